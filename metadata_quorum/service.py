@@ -24,10 +24,10 @@ from typing import Any
 
 import attrs
 
-from odradek.env.ports import DiskRefused, Log, TaskGroup
+from odradek.env.ports import DiskRefused, Log, Network, TaskGroup
 from odradek.metadata_quorum.controller.audited_changes import audit_change
 from odradek.metadata_quorum.controller.brokers.broker_registration import (
-    FenceDeadBroker,
+    FenceDeadBrokers,
     FenceExpiredBrokers,
 )
 from odradek.metadata_quorum.controller.controller import (
@@ -108,8 +108,11 @@ class MetadataService:
         settings: MetadataSettings,
         logger: Log,
         addresses: Addresses | None = None,
+        plain_network: Network | None = None,
     ) -> None:
-        """`addresses` resolves host names, and is shared with the node's other connections."""
+        """`addresses` resolves host names, and is shared with the node's other connections. `plain_network` makes
+        connections without encryption and logins; by default the network of `env` does.
+        """
         self._env = env
         self._addresses = addresses
         self._settings = settings
@@ -142,7 +145,7 @@ class MetadataService:
         """The watch over the processes of brokers; None on a node that is only a broker, or if it is disabled."""
         if settings.controller is not None and settings.controller.suspicion_ms:
             node_id, suspicion_ms = settings.quorum.me.node_id, settings.controller.suspicion_ms
-            self.watch = ProcessWatch(env, self, logger, node_id, suspicion_ms)
+            self.watch = ProcessWatch(env, plain_network or env.network, self, logger, node_id, suspicion_ms)
         self.mutation_quotas = MutationQuotas(settings.controller or ControllerSettings())
         self._is_active = False
         self._is_stopping = False
@@ -234,7 +237,7 @@ class MetadataService:
         image = self._newest_image
         return [image.brokers[each] for each in self._controller.sessions.silent(image, since_ms)]
 
-    def fence_dead(self, request: FenceDeadBroker, told: Callable[[list[int] | None], None]) -> None:
+    def fence_dead(self, request: FenceDeadBrokers, told: Callable[[list[int] | None], None]) -> None:
         """Fence a broker whose process has ended. `told` gets the response once it is committed."""
         self.submit(request).on_release(told)
 

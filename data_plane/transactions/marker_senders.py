@@ -6,9 +6,12 @@ and sends its request again on a new connection. The markers are written, and th
 bytes of the first request arrive on the old connection. (KIP-890 closes this gap by a new epoch for each
 transaction. Kafka has the gap with older clients.)
 
-A coordinator has one connection to each broker for its markers. So once a request has come on a newer connection of
-the same sender, no request on an older connection is handled any more. The gap remains in one case: the partition's
-leader changes to another broker and back before the first request arrives. PURE.
+A coordinator sends its markers to a broker on its newest connection. So once a request has come on a newer connection
+of the same sender, no request on an older connection is handled any more. (If the login of a connection is about to
+end, its sender opens another one. Markers under way on the older one are then sent again.)
+
+The gap remains in rare cases. The leader of the partition may move to another broker and back before the first request
+arrives. The address of the coordinator may change, or the older connection may be accepted last. PURE.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
 from odradek.metadata_quorum.controller.brokers import broker_registration as brokers
 from odradek.metadata_quorum.controller.brokers import directories
 from odradek.metadata_quorum.controller.brokers.broker_registration import (
-    FenceDeadBroker,
+    FenceDeadBrokers,
     FenceExpiredBrokers,
 )
 from odradek.metadata_quorum.controller.brokers.controller_registration import register_controller
@@ -249,7 +249,7 @@ _OF_CLIENTS: Mapping[type, _Decide] = {
 
 _OF_TIMERS: Mapping[type, _Decide] = {
     FenceExpiredBrokers: brokers.fence_expired,
-    FenceDeadBroker: brokers.fence_dead,
+    FenceDeadBrokers: brokers.fence_dead,
     BalanceLeaders: elections.balance_leaders,
     ElectLeaderless: elections.elect_leaderless,
     ExpireTokens: expire_tokens,

@@ -252,6 +252,7 @@ class Node:
             ),
             self._log,
             addresses,
+            self._env.network,
         )
         if self._authorizer is not None:
             metadata.doors = ControllerDoors(self._authorizer, lambda: metadata.committed_image)

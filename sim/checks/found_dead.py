@@ -2,8 +2,7 @@
 
 A controller fences a broker before its session ends if the host of the broker refuses connections
 (`odradek.metadata_quorum.process_watch`). `FoundDead` counts these decisions, and those that concern a living process.
-The latter are permitted only if the network has refused connections from this controller to this broker at some time
-of the run. They would be harmless even then, since fencing a living broker loses nothing.
+The latter are permitted only if the network has just refused connections from this controller to this broker. They would be harmless even then, since fencing a living broker loses nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +14,11 @@ from sim.machine.members import Member
 
 if TYPE_CHECKING:
     from sim.machine.cluster_members import Cluster
+
+JUST_SECONDS = 5.0
+"""The time between a refusal and the decision, at most: the attempts to connect, and the wait for other suspicions and
+for the commit.
+"""
 
 __all__ = ["FoundDead"]
 
@@ -39,8 +43,9 @@ class FoundDead:
             self.right += 1
             return
         self.wrong += 1
-        if not self._cluster.world.fabric.has_refused(controller.name, broker.name):
-            self._cluster.world.refute(
+        world = self._cluster.world
+        if not world.fabric.has_refused(controller.name, broker.name, world.now - JUST_SECONDS):
+            world.refute(
                 SafetyViolation(
                     f"{controller.name} has found the living {broker.name} dead, epoch {broker_epoch}"
                 )

@@ -90,8 +90,8 @@ class Links:
         self.weather = weather
         self.random = random
         self._links: dict[tuple[str, str], _Link] = {}
-        self._refused: set[tuple[str, str]] = set()
-        """The links that have refused new connections at some time."""
+        self._refused: dict[tuple[str, str], float] = {}
+        """The links that have refused new connections, with the virtual time in seconds at which that ended."""
 
     def _link(self, source: str, target: str) -> _Link:
         return self._links.setdefault((source, target), _Link())
@@ -137,11 +137,13 @@ class Links:
         """
         self._link(source, target).closed = how
         if how == "refuses":
-            self._refused.add((source, target))
+            self._refused[source, target] = math.inf
+        elif self._refused.get((source, target)) == math.inf:
+            self._refused[source, target] = self.agenda.now
 
-    def has_refused(self, source: str, target: str) -> bool:
-        """True if new connections from `source` to `target` were refused at some time by a fault of the link."""
-        return (source, target) in self._refused
+    def has_refused(self, source: str, target: str, since: float) -> bool:
+        """True if a fault of the link has refused new connections from `source` to `target` after `since`."""
+        return self._refused.get((source, target), -math.inf) >= since
 
     def closed(self, source: str, target: str) -> Closed | None:
         """Return how new connections fail ("refuses" or "swallows"); None if they are accepted."""

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import attrs
 import pytest
 
+from odradek.metadata_quorum.controller.brokers.broker_registration import FenceDeadBrokers
 from odradek.metadata_quorum.controller.decision_figures import DecisionFigures
+from odradek.metadata_quorum.image.metadata_image import BrokerImage, ListenerImage, MetadataImage
+from odradek.metadata_quorum.process_watch import ProcessWatch
+from sim.machine.members import TraceLog
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.cluster.disks.test_troubled_disks import START_SECONDS, Troubled
 
 LONG_SESSION = {"broker.heartbeat.interval.ms": "1000", "broker.session.timeout.ms": "30000"}
@@ -103,3 +112,49 @@ def test_a_network_that_refuses_controllers_proves_nothing() -> None:
         world.fabric.close_link(controller, name, None)
 
     Troubled(settings=LONG_SESSION).play(script)
+
+
+class Stub:
+    """The part of a metadata service that a watch uses, with one broker and two listeners."""
+
+    is_active = True
+
+    def __init__(self) -> None:
+        self.decided = DecisionFigures()
+        listeners = (ListenerImage("INNER", "broker", 9092, 0), ListenerImage("OUTER", "elsewhere", 9092, 0))
+        broker = BrokerImage(1, 7, b"i" * 16, listeners, (), None, False, False, ())
+        self.committed_image = attrs.evolve(MetadataImage(), brokers={1: broker})
+        self.fenced: list[FenceDeadBrokers] = []
+
+    def silent_brokers(self, since_ms: int) -> list[BrokerImage]:
+        return []
+
+    def fence_dead(self, request: FenceDeadBrokers, told: Callable[[list[int] | None], None]) -> None:
+        self.fenced.append(request)
+        told([each.broker_id for each in request.brokers])
+
+
+def test_only_addresses_that_have_accepted_are_asked() -> None:
+    """A broker also advertises an address at which another host refuses. While the way to the broker is cut, that
+    refusal proves nothing. When the process ends, the refusal of its own host is enough."""
+    world, stub = World(3, Weather()), Stub()
+
+    async def main() -> None:
+        env = world.node_env("controller")
+        world.node_env("elsewhere")
+        listener = world.node_env("broker").network.listen("", 9092)
+        log = TraceLog(world, "controller")
+        watch = ProcessWatch(env, env.network, stub, log, node_id=101, suspicion_ms=3000)
+        world.tasks.start_soon(watch.run, world.tasks)
+        await world.sleep(1.0)
+        world.partition("controller", "broker")
+        watch.suspect_all()
+        await world.sleep(3.0)
+        assert not stub.fenced
+        world.heal("controller", "broker")
+        listener.close()
+        watch.suspect_all()
+        await world.sleep(3.0)
+        assert [each.brokers[0].broker_epoch for each in stub.fenced] == [7]
+
+    world.run(main, virtual_seconds_max=60.0)

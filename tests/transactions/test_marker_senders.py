@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from odradek.data_plane.transactions.marker_senders import SENDERS_MAX, MarkerSenders
 from odradek.serving.contract import Context
+from sim.machine.cluster_members import SETTINGS, Cluster, Shape
+from sim.machine.guards import NODES_LOG_IN
+from sim.machine.weather import Weather
+from sim.machine.world import World
 
 
 def opened_at(seconds: float, client_id: str = "broker-1-transactions", address: str = "10.0.0.1") -> Context:
@@ -38,3 +44,29 @@ def test_the_sender_that_was_silent_for_longest_is_forgotten() -> None:
     assert senders.has_replaced(opened_at(1.0, client_id="client-0"))
     assert not senders.has_replaced(opened_at(1.0, client_id="client-1"))
     assert senders.has_replaced(opened_at(1.0, client_id="client-2"))
+
+
+@pytest.mark.parametrize("guarded", [0, NODES_LOG_IN], ids=["plain", "logins"])
+def test_each_connection_knows_when_it_was_opened(guarded: int) -> None:
+    """The time at which a connection was opened is known with and without a login."""
+
+    async def main() -> None:
+        cluster.format()
+        for member in cluster.members:
+            member.launch()
+        assert await cluster.wait_until_whole(60.0) is None
+        contexts = [
+            (server.name, connection.context)
+            for member in cluster.members
+            if member.node is not None
+            for server in member.node.servers
+            for connection in server._connections
+        ]
+        assert {name for name, _ in contexts} > {"CONTROLLER"}
+        assert all(0.0 < context.opened_seconds <= world.now for _, context in contexts)
+        for member in cluster.members:
+            await member.kill("all")
+
+    world = World(5, Weather())
+    cluster = Cluster(world, Shape(3, 1, 1, guarded=guarded, settings=SETTINGS))
+    world.run(main, virtual_seconds_max=500.0)

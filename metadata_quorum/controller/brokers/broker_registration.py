@@ -83,16 +83,23 @@ class FenceExpiredBrokers:
 
 
 @attrs.frozen
-class FenceDeadBroker:
-    """A request of the controller to itself: fence a broker whose process has ended (`ProcessWatch`).
-
-    The response is a list with the broker's id if this request has fenced the broker; otherwise an empty list.
-    """
+class DeadBroker:
+    """A broker whose process has ended (`ProcessWatch`)."""
 
     broker_id: int
     broker_epoch: int
     since_ms: int
     """The monotonic time, in milliseconds, at which the suspicion began."""
+
+
+@attrs.frozen
+class FenceDeadBrokers:
+    """A request of the controller to itself: fence brokers whose processes have ended. Each broker is there once.
+
+    The response is the list of the brokers that this request has fenced.
+    """
+
+    brokers: tuple[DeadBroker, ...]
 
 
 def register_broker(
@@ -389,21 +396,24 @@ def fence_expired(
 
 
 def fence_dead(
-    image: MetadataImage, request: FenceDeadBroker, context: DecisionContext, basis: DecisionBasis
+    image: MetadataImage, request: FenceDeadBrokers, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
-    """Fence a broker whose process has ended. Do nothing if the broker is fenced, has registered again, or has sent
-    a heartbeat since the suspicion began.
+    """Fence brokers whose processes have ended, in one decision, as `fence_expired` does. Leave out each broker that
+    is fenced, has registered again, or has sent a heartbeat since the suspicion began.
     """
-    broker = image.brokers.get(request.broker_id)
-    if broker is None or broker.fenced or broker.epoch != request.broker_epoch:
-        reached("controller.death_of_earlier_life_dropped")
-        return Decision([], [])
-    if basis.sessions.heard_since(broker.broker_id, request.since_ms):
-        reached("controller.suspect_is_alive")
-        return Decision([], [])
-    records = fence(image, [broker], context.now_ms, basis)
-    basis.sessions.remove(broker.broker_id)
-    return Decision(records, [broker.broker_id])
+    dead: list[BrokerImage] = []
+    for each in request.brokers:
+        broker = image.brokers.get(each.broker_id)
+        if broker is None or broker.fenced or broker.epoch != each.broker_epoch:
+            reached("controller.death_of_earlier_life_dropped")
+        elif basis.sessions.heard_since(broker.broker_id, each.since_ms):
+            reached("controller.suspect_is_alive")
+        else:
+            dead.append(broker)
+    records = fence(image, dead, context.now_ms, basis) if dead else []
+    for broker in dead:
+        basis.sessions.remove(broker.broker_id)
+    return Decision(records, [broker.broker_id for broker in dead])
 
 
 def _leads_anything(image: MetadataImage, broker_id: int) -> bool:

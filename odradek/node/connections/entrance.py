@@ -151,6 +151,7 @@ class Entrance:
         network = network_of(host)
         self._half_open.setdefault(network, {})[conn] = None
         context = Context(self._listener, host)
+        context.opened_seconds = self._clock.monotonic()
         entered: Entered | None = None
         try:
             with self._clock.timeout_at(self._clock.monotonic() + ENTER_SECONDS_MAX):

@@ -158,7 +158,19 @@ def _hold(directory: Path, way: Way) -> None:
                 # Metadata version 0 without a login: the node only closes the connection, perhaps after a TLS alert.
                 stranger.sendall(bytes.fromhex("0000000e 0003 0000 00000001 ffff 00000000"))
                 assert b"both" not in stranger.recv(4096)
+        servers[-1].kill()
+        _until_found_dead(directory, way)
     _check_audit(directory, way)
+
+
+def _until_found_dead(directory: Path, way: Way) -> None:
+    """Wait until the active controller has noticed that the last node's process has ended. It needs no login for it."""
+    until = time.monotonic() + 30
+    logs: list[str] = []
+    while not any(f"event=broker.found_dead node={node + 1}" in log for node, log in enumerate(logs)):
+        assert time.monotonic() < until, "nobody has noticed the death"
+        time.sleep(0.05)
+        logs = [(directory / f"node-{node}.log").read_text() for node in range(way.controllers)]
 
 
 def _check_audit(directory: Path, way: Way) -> None:

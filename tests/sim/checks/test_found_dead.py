@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.checks.found_dead import FoundDead
+from sim.checks.found_dead import JUST_SECONDS, FoundDead
 from sim.history import SafetyViolation
 from tests.cluster.disks.test_troubled_disks import Troubled
 
@@ -24,10 +24,14 @@ def test_a_living_broker_is_found_dead_by_mistake(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(SafetyViolation, match="has found the living node-3 dead"):
             raise refuted.pop()
         case.world.fabric.close_link(controller.name, case.member(3).name, "refuses")
+        case.world.fabric.close_link(controller.name, case.member(3).name, None)
         check.found_dead(controller, 3, epoch)
         assert (check.right, check.wrong, refuted) == (1, 2, [])
+        await case.world.sleep(JUST_SECONDS + 1)
+        check.found_dead(controller, 3, epoch)
+        assert len(refuted) == 1
         await case.member(3).kill("all")
         check.found_dead(controller, 3, epoch)
-        assert (check.right, check.wrong) == (2, 2)
+        assert (check.right, check.wrong) == (2, 3)
 
     Troubled().play(script)
