@@ -259,7 +259,10 @@ def _protocol(
     aborts: bool = False,
 ) -> DriverProtocol:
     reports = [message for message in messages if isinstance(message, TaskReport)]
-    counted = [RowSummary(max(report.rows, report.rows_compared), report.row_hash) for report in reports]
+    counted = [
+        RowSummary(max(report.rows, report.rows_compared), report.row_hash, report.hash_version)
+        for report in reports
+    ]
     return DriverProtocol(
         query,
         batch,

@@ -100,12 +100,12 @@ def fencing(error: Exception) -> Exception | None:
 
 def _without_rows(plan: SinkPlan, protocol: TaskProtocol, decisions: Decisions) -> TaskReport:
     """Make the checks of a task that has no rows, and report it."""
-    _, marker = _read_progress(plan, protocol, decisions)
+    _, marker, version = _read_progress(plan, protocol, decisions)
     if protocol.step is Step.COMPARE:
         protocol.compare(RowSummary(0, 0))
-        return TaskReport(rows_compared=0, topics=_topics_of(marker))
+        return TaskReport(rows_compared=0, hash_version=version, topics=_topics_of(marker))
     protocol.counted()
-    return TaskReport()
+    return TaskReport(hash_version=version)
 
 
 def _steps(
@@ -115,9 +115,9 @@ def _steps(
     producer: Producer,
     iterator: Iterator[pa.RecordBatch],
 ) -> TaskReport:
-    key, marker = _read_progress(plan, protocol, decisions)
+    key, marker, version = _read_progress(plan, protocol, decisions)
     before = () if plan.adopts else _topics_of(marker)
-    rows = CountedRows(plan.hashed_columns)
+    rows = CountedRows(plan.hashed_columns, RowSummary(0, 0, version))
     if protocol.step is not Step.WRITE:
         for batch in iterator:
             rows.add(batch)
@@ -126,7 +126,12 @@ def _steps(
         else:
             protocol.counted()
         summary = rows.summary
-        return TaskReport(rows_compared=summary.rows, row_hash=summary.row_hash, topics=_topics_of(marker))
+        return TaskReport(
+            rows_compared=summary.rows,
+            row_hash=summary.row_hash,
+            hash_version=version,
+            topics=_topics_of(marker),
+        )
     task = SinkTask(plan, producer)
     producer.begin_transaction()
     for batch in iterator:
@@ -141,7 +146,11 @@ def _steps(
         partition=key.partition,
     )
     report = task.finish()
-    report.row_hash, report.topics = rows.summary.row_hash, task.topics or before
+    report.row_hash, report.hash_version, report.topics = (
+        rows.summary.row_hash,
+        version,
+        task.topics or before,
+    )
     if not protocol.holds and not plan.is_fresh:
         _, end = decisions.end_of(protocol.query)
         protocol.holds = judge_commit(protocol, decisions.read(protocol.query, key, end), plan.run)
@@ -158,9 +167,9 @@ def _steps(
 
 def _read_progress(
     plan: SinkPlan, protocol: TaskProtocol, decisions: Decisions
-) -> tuple[TopicPartition, Marker | None]:
-    """Read the query's progress, and let the protocol decide by it. Return the partition of the markers, and the last
-    marker that is valid for this task. Raises `ProgressError`.
+) -> tuple[TopicPartition, Marker | None, int]:
+    """Read the query's progress, and let the protocol decide by it. Return the partition of the markers, the last
+    marker that is valid for this task, and the version of the batch's hashes. Raises `ProgressError`.
     """
     query = protocol.query
     key, end = decisions.end_of(query)
@@ -172,7 +181,7 @@ def _read_progress(
     refuse_beside_prepared(plan, query, decisions.client)
     if not plan.adopts:
         check_topics(query, marker.batch if marker else -1, _topics_of(marker), plan.planned_topics)
-    return key, marker
+    return key, marker, log.hash_version(protocol.batch)
 
 
 def _topics_of(marker: Marker | None) -> TopicIds:
