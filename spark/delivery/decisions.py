@@ -97,8 +97,8 @@ class Decisions:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close the connections."""
+    def close(self, timeout: float | None = None) -> None:
+        """Close the connections at once. `timeout` has no effect."""
         self.client.close()
 
     # Called by the driver, before a query starts

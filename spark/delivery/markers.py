@@ -159,7 +159,7 @@ class MarkerLog:
     decision: Decision | None = None
     completion: Completion | None = None
     has_tombstones: bool = False
-    """True if a marker was deleted, as the driver of a job does at the job's end."""
+    """True if a marker or decision was deleted, as the driver of a job does at the job's end."""
     _open: dict[int, list[tuple[TaskKey, bytes | None]]] = attrs.field(factory=dict)
 
     def copy(self) -> MarkerLog:
@@ -275,10 +275,11 @@ class MarkerLog:
             if key[1] == _ALL_TASKS:
                 assert parsed is None or isinstance(parsed, Decision)
                 self.decision = parsed
+                self.has_tombstones |= parsed is None
             elif key[1] == _COMPLETE:
                 assert parsed is None or isinstance(parsed, Completion)
                 known = self.completion
-                # A suspended driver may write the completion of an earlier batch late.
+                # A driver that was superseded is fenced (`batch_driver.py`). This is a second line of defence.
                 is_late = parsed is not None and known is not None and parsed.batch < known.batch
                 if parsed is None or parsed.by_hand or not is_late:
                     self.completion = parsed

@@ -268,8 +268,13 @@ class SinkTask:
         """Return the number of partitions of the topic. Raises `ValueError` with one sentence."""
         count = self._partitions.get(topic)
         if count is None:
+            seconds = self._plan.look_up_ms / 1000
             try:
-                count = len(self._producer.partitions_for(topic, self._plan.look_up_ms / 1000))
+                count = len(self._producer.partitions_for(topic, seconds))
+                if self._producer.topic_id(topic) != self._plan.topic_id or topic != self._plan.topic:
+                    # A producer that was kept may know an earlier topic of this name, or fewer partitions.
+                    self._producer._refresh_topic(topic, seconds)
+                    count = len(self._producer.partitions_for(topic, seconds))
             except KafkaError as error:
                 where = self._plan.properties["bootstrap.servers"]
                 raise ValueError(about_topic(topic, where, error)) from None
