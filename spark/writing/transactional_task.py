@@ -136,7 +136,8 @@ def _steps(
     )
     if not protocol.holds and not plan.is_fresh:
         _, end = decisions.end_of(protocol.query)
-        protocol.holds = judge_commit(protocol, decisions.read(protocol.query, key, end), plan.run)
+        log = decisions.read(protocol.query, key, end, beside_own=True)
+        protocol.holds = judge_commit(protocol, log, plan.run)
     protocol.written()
     if protocol.holds:
         producer_id, _, epoch = producer._leave_open().partition(":")
