@@ -4,7 +4,7 @@
 
 This process calls the sink's writers as Spark's Python processes do. With `--spark`, a stream on Spark makes
 micro-batches of one row, which 200 shuffle partitions write. The same job into an empty Python sink is the
-reference. A figure of CPU counts this process (or Spark's Python processes) and the node.
+reference. A figure of CPU counts the sink (in this process, or in Spark's Python processes) and the node.
 """
 
 from __future__ import annotations
@@ -223,8 +223,11 @@ def main() -> None:
         with Client(server.bootstrap) as client:
             client.admin.create_topics([NewTopic(_TOPIC, _PARTITIONS)])
         if arguments.spark:
-            ours, nothing = small_batches(server, _TOPIC, 2 if arguments.quick else 8)
-            name = f"a micro-batch of one row in {SHUFFLE_PARTITIONS} tasks, ours less an empty sink"
+            found = small_batches(server, _TOPIC, 2 if arguments.quick else 8)
+            ours, nothing = (found[into].sink + found[into].node for into in ("topic", "nowhere"))
+            name = (
+                f"a micro-batch of one row in {SHUFFLE_PARTITIONS} tasks, sink and node, less an empty sink"
+            )
             figures = [Figure(name, ours - nothing, None, 0.3)]
         else:
             figures = [*hashing(rounds), *delivering(server, batches), *among_foreign(server, batches)]

@@ -1,14 +1,19 @@
 """Measures the CPU of Spark's Python processes and of the node for micro-batches of one row in 200 shuffle partitions.
 They are written into a topic exactly once, and into an empty Python sink.
+
+Both sinks note the CPU seconds of their processes within `write` and `commit`. The rest is Spark's own.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -23,6 +28,7 @@ from bench.spark.sink import session
 from odradek.client.admin import NewTopic
 from odradek.client.shells.blocking import Client
 from odradek.client.shells.producer import Producer
+from odradek.spark.sink import StreamWriter, stream_writer
 from odradek.spark.worker_process import spare_collector
 from testkit.processes import ServerProcess
 
@@ -33,29 +39,49 @@ _WARM = 2
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class _Nowhere(DataSource):
-    """A streaming sink that discards all rows."""
+class Measured(DataSource):
+    """A streaming sink that notes its CPU seconds. The option `into` is `topic` for our sink, or `nowhere`."""
 
     @classmethod
     def name(cls) -> str:
-        return "nowhere"
+        return "measured"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        return _NowhereWriter()
+        options = {key: value for key, value in self.options.items() if key not in ("into", "notes")}
+        ours = stream_writer(options, schema, overwrite) if self.options["into"] == "topic" else None
+        return MeasuredWriter(ours, self.options["notes"])
 
 
-class _NowhereWriter(DataSourceStreamArrowWriter):
+class MeasuredWriter(DataSourceStreamArrowWriter):
+    """The writer of `Measured`. Without `ours` it discards the rows."""
+
+    def __init__(self, ours: StreamWriter | None, notes: str) -> None:
+        self._ours = ours
+        self._notes = notes
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        try:
+        """Write, or discard, the rows of one task."""
+        with self._noting():
+            if self._ours is not None:
+                return self._ours.write(iterator)
             for _ in iterator:
                 pass
-            return WriterCommitMessage()
-        finally:
-            # Our sink does the same. Otherwise each task would collect garbage for tens of milliseconds.
-            spare_collector()
+        # Our sink does the same. Otherwise each task would collect garbage for tens of milliseconds.
+        spare_collector()
+        return WriterCommitMessage()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing."""
+        """Finish a micro-batch."""
+        with self._noting():
+            if self._ours is not None:
+                self._ours.commit(messages, batchId)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        before = time.process_time()
+        yield
+        with Path(self._notes).open("a") as notes:
+            notes.write(f"{time.process_time() - before}\n")
 
 
 def python_seconds() -> float:
@@ -85,21 +111,38 @@ def _is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
     return False
 
 
-def _run(spark: SparkSession, source: dict[str, str], sink: str, options: dict[str, str]) -> None:
+@attrs.frozen
+class Spent:
+    """CPU seconds: within the sink, of the node, and of Spark's Python processes as a whole."""
+
+    sink: float
+    node: float
+    python: float
+
+
+def _run(
+    spark: SparkSession, server: ServerProcess, source: dict[str, str], options: dict[str, str]
+) -> Spent:
+    python, node = python_seconds(), server.cpu_seconds()
     rows = spark.readStream.format("odradek").options(**source).load().select("value")
     with tempfile.TemporaryDirectory() as folder:
-        writer = rows.repartition(SHUFFLE_PARTITIONS, "value").writeStream.format(sink).options(**options)
-        query = writer.option("checkpointLocation", folder).trigger(availableNow=True).start()
-        query.awaitTermination()
+        notes = Path(folder) / "notes"
+        writer = rows.repartition(SHUFFLE_PARTITIONS, "value").writeStream.format("measured")
+        writer = writer.options(**options, notes=str(notes)).option(
+            "checkpointLocation", f"{folder}/checkpoint"
+        )
+        writer.trigger(availableNow=True).start().awaitTermination()
+        sink = sum(map(float, notes.read_text().split()))
+    return Spent(sink, server.cpu_seconds() - node, python_seconds() - python)
 
 
-def small_batches(server: ServerProcess, topic: str, batches: int) -> tuple[float, float]:
-    """Return the CPU seconds of one micro-batch, written to the topic and to the empty sink.
+def small_batches(server: ServerProcess, topic: str, batches: int) -> dict[str, Spent]:
+    """Return the CPU seconds of one micro-batch, written to the topic (`topic`) and to the empty sink (`nowhere`).
 
     A longer and a shorter query are compared, so the start of a query does not count.
     """
     spark = session(None)
-    spark.dataSource.register(_Nowhere)
+    spark.dataSource.register(Measured)
     where = {"kafka.bootstrap.servers": server.bootstrap}
     counts = (_WARM, _WARM + batches)
     with Client(server.bootstrap) as client:
@@ -108,22 +151,16 @@ def small_batches(server: ServerProcess, topic: str, batches: int) -> tuple[floa
         for count in counts:
             for number in range(count):
                 producer.send(f"rows-{count}", b"%d" % number, partition=0)
-    found: dict[tuple[str, int], float] = {}
-    for name, options in (("odradek", {**where, "topic": topic}), ("nowhere", {})):
+    found: dict[str, Spent] = {}
+    for into in ("topic", "nowhere"):
+        spent = {}
         # The first run warms everything up.
         for count in (_WARM, *counts):
-            source = {
-                **where,
-                "subscribe": f"rows-{count}",
-                "startingOffsets": "earliest",
-                "maxOffsetsPerTrigger": "1",
-            }
-            before = python_seconds() + server.cpu_seconds()
-            _run(spark, source, name, options)
-            found[name, count] = python_seconds() + server.cpu_seconds() - before
+            first = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "1"}
+            source = {**where, **first, "subscribe": f"rows-{count}"}
+            spent[count] = _run(spark, server, source, {**where, "topic": topic, "into": into})
+        one, other = (attrs.astuple(spent[count]) for count in counts)
+        found[into] = Spent(*((more - less) / batches for less, more in zip(one, other, strict=True)))
+        print(f"  a micro-batch into {into}: {found[into]}", flush=True)
     spark.stop()
-    ours, nothing = (
-        (found[name, counts[1]] - found[name, _WARM]) / batches for name in ("odradek", "nowhere")
-    )
-    print(f"  a micro-batch: {ours:.3f} s into the topic, {nothing:.3f} s into the empty sink")
-    return ours, nothing
+    return found
