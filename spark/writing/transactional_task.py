@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["decisions_of", "transactional_id", "write_once"]
 
-_OTHER_MODES = (
-    "delivery=at-least-once needs no transactions, but doubles the rows that this batch has committed already"
-)
+_OTHER_MODES = "delivery=at-least-once needs no transactions; change to it between two batches"
 
 
 def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
