@@ -56,10 +56,10 @@ from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientError
 from odradek.client.shells.blocking import Client
-from odradek.client.shells.producer import Producer
 from odradek.spark.delivery.batch_driver import drop_held, end_batch, forget_job
 from odradek.spark.delivery.completion import BatchEnd
 from odradek.spark.delivery.decisions import Decisions
+from odradek.spark.delivery.kept_clients import kept_producer
 from odradek.spark.delivery.task_protocol import RowSummary, TaskProtocol
 from odradek.spark.delivery.two_phase import AttemptProtocol, DriverProtocol, Prepared, sum_of
 from odradek.spark.delivery.two_phase_driver import run_driver
@@ -74,7 +74,6 @@ from odradek.wire.errors import KafkaError
 
 __all__ = ["TaskReport", "Written", "batch_writer", "stream_writer"]
 
-_CLOSE_SECONDS_MAX = 1.0
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 """The local property in which Spark passes the number of the micro-batch to a task. The property `_QUERY_ID`
@@ -186,12 +185,12 @@ def _checked(plan: SinkPlan) -> SinkPlan:
     try:
         with Decisions(plan.look_up_properties, plan.decisions_topic) as decisions:
             decisions.make()
+            if plan.is_fresh and plan.app_id is not None:
+                plan = attrs.evolve(plan, progress_begin=decisions.end_of(plan.app_id)[1])
             if plan.delivery is Delivery.TWO_PHASE:
                 check_two_phase(plan, decisions)
                 return plan
             timeout_max_ms = decisions.transaction_timeout_max_ms()
-            if plan.is_fresh and plan.app_id is not None:
-                plan = attrs.evolve(plan, progress_begin=decisions.end_of(plan.app_id)[1])
     except (KafkaError, ClientError) as error:
         raise ValueError(
             f"delivery={plan.delivery.value} cannot use its topic '{plan.decisions_topic}': "
@@ -215,10 +214,11 @@ def _commit(
     if query is None or plan.delivery is Delivery.AT_LEAST_ONCE:
         return
     if plan.delivery is Delivery.TWO_PHASE:
-        run_driver(plan.properties, plan.decisions_topic, _protocol(plan, messages, query, batch))
-    elif plan.is_fresh:
+        begin = plan.progress_begin if plan.is_fresh else None
+        run_driver(plan.properties, plan.decisions_topic, _protocol(plan, messages, query, batch), begin)
+    if plan.is_fresh:
         _forget(plan, query)
-    else:
+    elif plan.delivery is Delivery.EXACTLY_ONCE:
         end = _end(plan, messages, query, batch)
         end_batch(plan.look_up_properties, plan.decisions_topic, end, _held(messages))
     _log_once(plan)
@@ -242,7 +242,11 @@ def _abort(
         return
     protocol = _protocol(plan, messages, query, batch, aborts=True)
     try:
-        run_driver(plan.properties, plan.decisions_topic, protocol)
+        run_driver(
+            plan.properties, plan.decisions_topic, protocol, plan.progress_begin if plan.is_fresh else None
+        )
+        if plan.is_fresh:
+            _forget(plan, query)
     except RuntimeError as error:
         # Log this error only as a warning: the caller should see the error that caused the abort.
         _LOGGER.warning(
@@ -259,7 +263,10 @@ def _protocol(
     aborts: bool = False,
 ) -> DriverProtocol:
     reports = [message for message in messages if isinstance(message, TaskReport)]
-    counted = [RowSummary(max(report.rows, report.rows_compared), report.row_hash) for report in reports]
+    counted = [
+        RowSummary(max(report.rows, report.rows_compared), report.row_hash, report.hash_version)
+        for report in reports
+    ]
     return DriverProtocol(
         query,
         batch,
@@ -290,7 +297,10 @@ def _log_once(plan: SinkPlan) -> None:
 def _forget(plan: SinkPlan, query: str) -> None:
     """Delete the progress of a job that has ended, and that has no name by which it could run again."""
     try:
-        forget_job(plan.look_up_properties, plan.decisions_topic, query, plan.progress_begin)
+        two_phase = plan.delivery is Delivery.TWO_PHASE
+        forget_job(
+            plan.look_up_properties, plan.decisions_topic, query, plan.progress_begin, two_phase=two_phase
+        )
     except (KafkaError, ClientError) as error:
         # The rows are not affected, and a failed job would be run again.
         _LOGGER.warning("the progress of %s stays in the topic %s: %s", query, plan.decisions_topic, error)
@@ -366,14 +376,6 @@ def _note(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], about:
 # On the executors
 
 
-_producers: dict[tuple[tuple[str, str], ...], Producer] = {}
-"""The producers by their configurations. Later tasks of this worker process use them again."""
-_PRODUCERS_MAX = 8
-"""The largest number of producers that a process keeps. Beyond this number, the least recently used producer is closed.
-Each producer has a thread, and up to `buffer.memory` bytes.
-"""
-
-
 def _write(
     plan: SinkPlan, iterator: Iterator[pa.RecordBatch], query: str | None, batch: int | None
 ) -> TaskReport:
@@ -405,20 +407,8 @@ def _write(
 
 
 def _write_at_least_once(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
-    identity = tuple(sorted(plan.properties.items()))
-    producer = _producers.pop(identity, None)
-    if producer is None:
-        while len(_producers) >= _PRODUCERS_MAX:
-            _producers.pop(next(iter(_producers))).close(_CLOSE_SECONDS_MAX)
-        producer = Producer(plan.properties)
-    _producers[identity] = producer
-    task = SinkTask(plan, producer)
-    try:
+    with kept_producer(plan.properties) as producer:
+        task = SinkTask(plan, producer)
         for batch in iterator:
             task.add(batch)
         return task.finish()
-    except BaseException:
-        # The producer's open transaction belongs to a failed attempt, so the next attempt needs a new producer.
-        del _producers[identity]
-        producer.close(_CLOSE_SECONDS_MAX)
-        raise

@@ -2,25 +2,41 @@
 SHELL.
 
 The rules are in `completion.py`. Two-phase delivery has a driver of its own (`two_phase_driver.py`).
+
+A driver may be suspended for a long time, while the next run of the query goes on. If it wrote its completion then,
+compaction would keep this one, and remove those of later batches. So a driver takes the query's transactional id for
+completions before it reads the progress, and writes in a transaction. The coordinator refuses the write of a driver
+after the next one has begun.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from odradek.client.errors import ClientError
+from odradek.client.core.client_keys import ProducerSettings
+from odradek.client.errors import ClientError, RequestTimedOut
 from odradek.client.shells.producer import Producer
 from odradek.spark.delivery.completion import BatchEnd, Completion, judge_end
 from odradek.spark.delivery.decisions import Decisions
-from odradek.spark.delivery.markers import MarkerLog, completion_key, completion_value, marker_key
-from odradek.spark.delivery.pool import end_held, transactional_id
+from odradek.spark.delivery.kept_clients import fencing, kept_decisions, kept_producer
+from odradek.spark.delivery.markers import (
+    MarkerLog,
+    completion_key,
+    completion_value,
+    decision_key,
+    marker_key,
+)
+from odradek.spark.delivery.pool import end_held, once_driver_id, transactional_id
 from odradek.spark.delivery.two_phase import Prepared
 from odradek.wire.errors import KafkaError
 
-__all__ = ["drop_held", "end_batch", "forget_job", "forget_tasks", "write_completion"]
+__all__ = ["completing_producer", "drop_held", "end_batch", "forget_job", "forget_tasks", "write_completion"]
 
-_CLOSE_SECONDS_MAX = 1.0
+_TIMEOUT = "transaction.timeout.ms"
+_TIMEOUT_MS = 60_000
+"""The longest time of a driver's transaction, which has a single record."""
 _AGAIN_SECONDS = 0.05
 
 
@@ -35,7 +51,10 @@ def end_batch(
         RuntimeError: the batch was not finished; the text is one sentence. Running it again is safe.
     """
     try:
-        with Decisions(properties, topic) as decisions:
+        with (
+            kept_decisions(properties, topic) as decisions,
+            completing_producer(properties, end.query) as producer,
+        ):
             log = _fence_dead(decisions, end, held, _read(decisions, end.query))
             others = log.of_other_runs(end.batch, end.run)
             if not judge_end(end, log.finished, others):
@@ -44,9 +63,14 @@ def end_batch(
             before = _end_held(decisions, end.query, held, commit=True)
             _check_committed(decisions, end, before)
             completion = end.completion(log.finished)
-            write_completion(decisions, properties, end.query, completion)
+            write_completion(decisions, producer, end.query, completion)
             return completion
     except (KafkaError, ClientError) as error:
+        fenced = fencing(error)
+        if fenced is not None:
+            raise RuntimeError(
+                f"another driver of {end.query} has taken over, so this driver ends: {fenced}"
+            ) from error
         raise RuntimeError(
             f"batch {end.batch} of {end.query} could not be finished: {str(error).rstrip('.')}; the next "
             "run of the query finishes it."
@@ -56,25 +80,51 @@ def end_batch(
 def drop_held(properties: Mapping[str, str], topic: str, query: str, held: Sequence[Prepared]) -> None:
     """Abort the held transactions of a failed batch. Raises `KafkaError`, `ClientError`."""
     if held:
-        with Decisions(properties, topic) as decisions:
+        with kept_decisions(properties, topic) as decisions:
             _end_held(decisions, query, held, commit=False)
 
 
-def forget_job(properties: Mapping[str, str], topic: str, query: str, begin: int) -> None:
-    """Delete the markers of a job that has ended and will never run again. They begin at offset `begin` of their
-    partition. A late attempt at one of its tasks finds the tombstones, and ends. Raises `KafkaError`, `ClientError`.
+def forget_job(
+    properties: Mapping[str, str], topic: str, query: str, begin: int, *, two_phase: bool = False
+) -> None:
+    """Delete the markers, or the decision, of a job that has ended and will never run again. They begin at offset
+    `begin` of their partition. A late attempt at one of its tasks finds the tombstones, and ends. Raises `KafkaError`,
+    `ClientError`.
     """
-    with Decisions(properties, topic) as decisions:
+    with kept_decisions(properties, topic) as decisions:
         decisions.begins[query] = begin
+        if two_phase:
+            _send(decisions, properties, query, [(decision_key(query), None)])
+            return
         # Task 0 is part of every job. So there is a tombstone even if no task has committed.
         forget_tasks(decisions, properties, query, {0, *_read(decisions, query).markers})
 
 
-def write_completion(
-    decisions: Decisions, properties: Mapping[str, str], query: str, completion: Completion
-) -> None:
-    """Write the record that a batch is finished. Raises `KafkaError`, `ClientError`."""
-    _send(decisions, properties, query, [(completion_key(query), completion_value(completion))])
+@contextmanager
+def completing_producer(properties: Mapping[str, str], query: str) -> Iterator[Producer]:
+    """Provide the producer of a query's completions, which has fenced all earlier ones. Raises `ClientError`."""
+    timeout_ms = min(ProducerSettings.from_properties(properties).transaction_timeout_ms, _TIMEOUT_MS)
+    with kept_producer({**properties, _TIMEOUT: str(timeout_ms)}, once_driver_id(query)) as producer:
+        producer.init_transactions()
+        yield producer
+
+
+def write_completion(decisions: Decisions, producer: Producer, query: str, completion: Completion) -> None:
+    """Write the record that a batch is finished, and wait until tasks can read it. Raises `KafkaError`,
+    `ClientError`.
+    """
+    key, _ = decisions.end_of(query)
+    producer.begin_transaction()
+    producer.send(
+        key.topic, key=completion_key(query), value=completion_value(completion), partition=key.partition
+    )
+    producer.commit_transaction()
+    # The coordinator answers before the transaction's control marker is in the partition.
+    deadline = time.monotonic() + decisions.timeout
+    while _read(decisions, query).completion != completion:
+        if time.monotonic() > deadline:
+            raise RequestTimedOut(f"the completion of batch {completion.batch} of {query} cannot be read yet")
+        time.sleep(_AGAIN_SECONDS)
 
 
 def forget_tasks(
@@ -91,15 +141,13 @@ def _send(
     found: Sequence[tuple[bytes, bytes | None]],
 ) -> None:
     key, _ = decisions.end_of(query)
-    producer = Producer({**properties, "acks": "all", "enable.idempotence": "true", "linger.ms": "0"})
-    try:
+    safe = {**properties, "acks": "all", "enable.idempotence": "true", "linger.ms": "0"}
+    with kept_producer(safe) as producer:
         sent = [
             producer.send(key.topic, key=name, value=value, partition=key.partition) for name, value in found
         ]
         for each in sent:
             each.result(decisions.timeout)
-    finally:
-        producer.close(_CLOSE_SECONDS_MAX)
 
 
 def _read(decisions: Decisions, query: str) -> MarkerLog:

@@ -26,6 +26,9 @@ what another run holds, and refuses the batch if another run has committed tasks
 | begun by another run, the task has no marker; or begun by it meanwhile | writes and holds its transaction | checks, commits those, writes the completion |
 | finished | counts its rows | compares the sums |
 
+A driver fences the query's earlier drivers before it reads the progress. So a driver that was suspended never writes a
+completion behind that of a later batch (`batch_driver.py`).
+
 If the plan of a begun batch cannot be had again, `odradek spark finish` shows the committed tasks, and the operator
 chooses how the batch ends.
 """

@@ -97,8 +97,8 @@ class Decisions:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close the connections."""
+    def close(self, timeout: float | None = None) -> None:
+        """Close the connections at once. `timeout` has no effect."""
         self.client.close()
 
     # Called by the driver, before a query starts
@@ -139,9 +139,12 @@ class Decisions:
         key = TopicPartition(self.topic, partition_of(query, partitions))
         return key, self.client.list_offsets({key: LATEST})[key].offset
 
-    def read(self, query: str, key: TopicPartition, end: int) -> MarkerLog:
+    def read(self, query: str, key: TopicPartition, end: int, *, beside_own: bool = False) -> MarkerLog:
         """Read a query's markers up to the offset `end`, even those in open transactions. Raises `KafkaError`,
         `ClientError`, `ProgressError`.
+
+        With `beside_own` the caller has an open transaction itself, so little can have become stable since the last
+        read.
         """
         identity = self.client.core.cluster.topic(self.topic).topic_id, query
         log = self._logs.pop(identity, None)
@@ -150,7 +153,8 @@ class Decisions:
             if start is None:
                 start = self.client.list_offsets({key: EARLIEST})[key].offset
             log = MarkerLog(query, start)
-        while log.position < end:
+            beside_own = False
+        while log.position < end and not beside_own:
             answer = self._fetch(key, log.position, _READ_COMMITTED)
             before = log.position
             log.add_stable(answer.records, answer.aborted)

@@ -17,7 +17,7 @@ from pathlib import Path
 import attrs
 
 from odradek.client.errors import ClientError
-from odradek.spark.delivery.batch_driver import forget_tasks, write_completion
+from odradek.spark.delivery.batch_driver import completing_producer, forget_tasks, write_completion
 from odradek.spark.delivery.completion import Completion
 from odradek.spark.delivery.connecting import add_connection_options, properties_of
 from odradek.spark.delivery.decisions import Decisions
@@ -109,13 +109,15 @@ def end_begun(
         decisions.make()
     before = () if begun.finished is None else begun.finished.topics
     topics = tuple(sorted({each for marker in begun.markers.values() for each in marker.topics}))
-    if keep:
-        summary = sum_of(each.summary for each in begun.markers.values())
-        ended = Completion(batch, summary, len(begun.markers), topics or before, by_hand=True)
-        write_completion(decisions, properties, begun.query, ended)
-        return
-    # The completion comes first: without markers and completion, the query would seem to have lost its progress.
-    write_completion(decisions, properties, begun.query, Completion(batch - 1, _NOTHING, 0, before, True))
+    with completing_producer(properties, begun.query) as producer:
+        if keep:
+            summary = sum_of(each.summary for each in begun.markers.values())
+            ended = Completion(batch, summary, len(begun.markers), topics or before, by_hand=True)
+            write_completion(decisions, producer, begun.query, ended)
+            return
+        # The completion comes first: without markers and completion, the query would seem to have lost its progress.
+        again = Completion(batch - 1, _NOTHING, 0, before, by_hand=True)
+        write_completion(decisions, producer, begun.query, again)
     forget_tasks(decisions, properties, begun.query, begun.markers)
 
 

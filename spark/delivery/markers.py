@@ -1,6 +1,6 @@
 """Markers and decisions as readable JSON records: encoding them, and collecting them from the decisions topic. PURE.
 
-A marker's key is `{"query":"...","task":0}`, its value `{"batch":7,"rows":1000,"rowHash":"00...","run":"..."}`. The
+A marker's key is `{"query":"...","task":0}`, its value `{"batch":7,"rows":1000,"rowHash":"00...","hashVersion":2,"run":"..."}`. The
 completion of a batch has the key `{"query":"...","complete":"batch"}`; its value has `tasks` beside the sums of rows and
 hashes. A decision of the two-phase protocol has the key `{"query":"...","decision":"two-phase"}`. Its value also has `winners`, each as [task,
 slot, producer id, producer epoch], and `complete`. Markers and decisions also contain `topics`: the topics that were
@@ -21,7 +21,7 @@ from zlib import crc32
 import attrs
 
 from odradek.spark.delivery.completion import Completion
-from odradek.spark.delivery.task_protocol import Marker, ProgressError, RowSummary, TopicIds
+from odradek.spark.delivery.task_protocol import HASH_VERSION, Marker, ProgressError, RowSummary, TopicIds
 from odradek.spark.delivery.two_phase import Decision, Prepared
 from odradek.wire.batches.batch_header import BatchHeader, iter_batches
 from odradek.wire.batches.records import records
@@ -100,7 +100,8 @@ def decision_value(decision: Decision) -> bytes:
 
 
 def _common(batch: int, summary: RowSummary) -> dict[str, Any]:
-    return {"batch": batch, "rows": summary.rows, "rowHash": f"{summary.row_hash:016x}"}
+    found = {"batch": batch, "rows": summary.rows, "rowHash": f"{summary.row_hash:016x}"}
+    return found if summary.hash_version == 1 else {**found, "hashVersion": summary.hash_version}
 
 
 def _named(topics: TopicIds) -> dict[str, str]:
@@ -133,7 +134,7 @@ def _parse_value(key: TaskKey, value: bytes) -> Marker | Decision | Completion:
         batch, rows, row_hash = found["batch"], found["rows"], int(found["rowHash"], 16)
         topics = tuple((name, bytes.fromhex(text)) for name, text in found.get("topics", {}).items())
         if type(batch) is int and type(rows) is int:
-            summary = RowSummary(rows, row_hash)
+            summary = RowSummary(rows, row_hash, int(found.get("hashVersion", 1)))
             if key[1] == _COMPLETE:
                 return Completion(batch, summary, int(found["tasks"]), topics, found.get("byHand") is True)
             if key[1] != _ALL_TASKS:
@@ -158,7 +159,7 @@ class MarkerLog:
     decision: Decision | None = None
     completion: Completion | None = None
     has_tombstones: bool = False
-    """True if a marker was deleted, as the driver of a job does at the job's end."""
+    """True if a marker or decision was deleted, as the driver of a job does at the job's end."""
     _open: dict[int, list[tuple[TaskKey, bytes | None]]] = attrs.field(factory=dict)
 
     def copy(self) -> MarkerLog:
@@ -222,6 +223,13 @@ class MarkerLog:
         """True if the query has neither a marker, nor a decision, nor a completion."""
         return self.newest_begun < 0 and self.decision is None and self.completion is None
 
+    def hash_version(self, batch: int) -> int:
+        """Return the version of the hashes that records of `batch` have; the present one if there is none."""
+        stored = [*self.markers.values(), *(each for _, each in self._held_markers())]
+        known = [*stored, *(each for each in (self.decision, self.completion) if each is not None)]
+        found = [each.summary.hash_version for each in known if each.batch == batch]
+        return min(found, default=HASH_VERSION)
+
     def of_other_runs(self, batch: int, run: str) -> dict[int, Marker]:
         """Return the markers of `batch` that other runs have written, by task. Markers in open transactions count."""
         found = {task: each for task, each in self._held_markers() if each.batch == batch and each.run != run}
@@ -267,10 +275,11 @@ class MarkerLog:
             if key[1] == _ALL_TASKS:
                 assert parsed is None or isinstance(parsed, Decision)
                 self.decision = parsed
+                self.has_tombstones |= parsed is None
             elif key[1] == _COMPLETE:
                 assert parsed is None or isinstance(parsed, Completion)
                 known = self.completion
-                # A suspended driver may write the completion of an earlier batch late.
+                # A driver that was superseded is fenced (`batch_driver.py`). This is a second line of defence.
                 is_late = parsed is not None and known is not None and parsed.batch < known.batch
                 if parsed is None or parsed.by_hand or not is_late:
                     self.completion = parsed

@@ -32,6 +32,7 @@ __all__ = [
     "end_transactions",
     "free_slots",
     "has_committed",
+    "once_driver_id",
     "open_slots",
     "open_tasks",
     "prepared_slots",
@@ -73,6 +74,11 @@ def transactional_id(query: str, task: int) -> str:
 def slot_id(query: str, task: int, slot: int) -> str:
     """Return the transactional id for a slot of a task's pool."""
     return f"{PREFIX}{query}-{task}-{slot}"
+
+
+def once_driver_id(query: str) -> str:
+    """Return the transactional id with which drivers of delivery=exactly-once write a query's completions."""
+    return f"{_ONCE}{query}-driver"
 
 
 def driver_id(query: str) -> str:

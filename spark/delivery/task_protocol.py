@@ -45,6 +45,7 @@ from enum import Enum
 import attrs
 
 __all__ = [
+    "HASH_VERSION",
     "Marker",
     "ProgressError",
     "RowSummary",
@@ -58,6 +59,8 @@ __all__ = [
 TopicIds = tuple[tuple[str, bytes], ...]
 """(name, topic id) of each topic that was written (KIP-516)."""
 _NO_ID = bytes(16)
+HASH_VERSION = 2
+"""The present function of the hashes (`row_hash.py`)."""
 
 
 class ProgressError(RuntimeError):
@@ -74,6 +77,8 @@ class RowSummary:
 
     rows: int
     row_hash: int
+    hash_version: int = attrs.field(default=HASH_VERSION, eq=False)
+    """The function of the hashes: 1 is that of version 0.3 and before (`row_hash_before.py`)."""
 
 
 @attrs.frozen

@@ -55,7 +55,14 @@ from enum import Enum
 import attrs
 
 from odradek.spark.delivery.completion import Completion, check_batch_before, command_of
-from odradek.spark.delivery.task_protocol import Marker, ProgressError, RowSummary, TaskProtocol, TopicIds
+from odradek.spark.delivery.task_protocol import (
+    HASH_VERSION,
+    Marker,
+    ProgressError,
+    RowSummary,
+    TaskProtocol,
+    TopicIds,
+)
 
 __all__ = [
     "AttemptProtocol",
@@ -98,11 +105,13 @@ class Decision:
 
 
 def sum_of(summaries: Iterable[RowSummary]) -> RowSummary:
-    """Add the summaries of several tasks."""
+    """Add the summaries of several tasks. All have hashes of one version."""
     rows = row_hash = 0
+    version = HASH_VERSION
     for each in summaries:
         rows, row_hash = rows + each.rows, (row_hash + each.row_hash) & _MASK
-    return RowSummary(rows, row_hash)
+        version = min(version, each.hash_version)
+    return RowSummary(rows, row_hash, version)
 
 
 def judge_decision(

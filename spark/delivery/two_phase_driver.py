@@ -8,37 +8,38 @@ from collections.abc import Mapping
 
 import attrs
 
-from odradek.client.errors import ClientError, ProducerFencedError
+from odradek.client.errors import ClientError
 from odradek.client.shells.producer import Producer
 from odradek.spark.delivery.decisions import Decisions
+from odradek.spark.delivery.kept_clients import fencing, kept_decisions, kept_producer
 from odradek.spark.delivery.markers import decision_key, decision_value
 from odradek.spark.delivery.pool import driver_id, end_transactions, open_slots
 from odradek.spark.delivery.two_phase import Decision, DriverProtocol, DriverStep, Prepared
-from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.errors import KafkaError
 
 __all__ = ["run_driver"]
 
-_CLOSE_SECONDS_MAX = 1.0
 
-
-def run_driver(properties: Mapping[str, str], topic: str, protocol: DriverProtocol) -> None:
-    """Commit or abort a batch after its tasks have reported. `topic` is the decisions topic.
+def run_driver(
+    properties: Mapping[str, str], topic: str, protocol: DriverProtocol, begin: int | None = None
+) -> None:
+    """Commit or abort a batch after its tasks have reported. `topic` is the decisions topic, in which the query's
+    progress begins at offset `begin` (None: unknown).
 
     Raises:
         ProgressError: the batch contradicts the last decision, or its rows differ from the decided rows.
         RuntimeError: the batch was not finished; the text is one sentence. Running it again is safe.
     """
     try:
-        with Decisions(properties, topic) as decisions:
-            producer = Producer({**properties, "transactional.id": driver_id(protocol.query)})
-            try:
-                _Driver(decisions, producer, protocol).run()
-            finally:
-                producer.close(_CLOSE_SECONDS_MAX)
+        with (
+            kept_decisions(properties, topic) as decisions,
+            kept_producer(properties, driver_id(protocol.query)) as producer,
+        ):
+            if begin is not None:
+                decisions.begins[protocol.query] = begin
+            _Driver(decisions, producer, protocol).run()
     except (KafkaError, ClientError) as error:
-        cause = error.__cause__
-        is_late = isinstance(cause, KafkaError) and cause.code is ErrorCode.INVALID_PRODUCER_EPOCH
-        if is_late or isinstance(error, ProducerFencedError):
+        if fencing(error) is not None:
             raise RuntimeError(
                 f"another driver of {protocol.query} has taken over, so this driver ends: {error}"
             ) from error

@@ -23,7 +23,8 @@ from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.producer.accumulator import Batch
 from odradek.client.shells.producer import Producer
 from odradek.spark.delivery.row_hash import hash_rows
-from odradek.spark.delivery.task_protocol import RowSummary, TopicIds
+from odradek.spark.delivery.row_hash_before import hash_rows as hash_rows_before
+from odradek.spark.delivery.task_protocol import HASH_VERSION, RowSummary, TopicIds
 from odradek.spark.delivery.two_phase import Prepared
 from odradek.spark.writing.encode import Rows, encode, partitions_of
 from odradek.spark.writing.sink_plan import SinkPlan
@@ -74,6 +75,7 @@ class TaskReport(WriterCommitMessage):
     """
     row_hash: int = 0
     """The hash of the rows, which does not depend on their order. The driver compares it."""
+    hash_version: int = HASH_VERSION
     prepared: Prepared | None = None
     """The transaction that the driver must commit or abort; None if there were no rows, or if tasks commit
     themselves.
@@ -99,12 +101,16 @@ class CountedRows:
 
     columns: Mapping[str, int]
     summary: RowSummary = attrs.field(factory=lambda: RowSummary(0, 0))
+    """It has no rows at first. Its version says how rows are hashed."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch of rows."""
         found = [batch.column(self.columns[name]) if name in self.columns else None for name in _HASHED]
-        rows, row_hash = self.summary.rows, self.summary.row_hash
-        self.summary = RowSummary(rows + batch.num_rows, (row_hash + hash_rows(found)) & _MASK)
+        before = self.summary
+        row_hash = (hash_rows if before.hash_version == HASH_VERSION else hash_rows_before)(found)
+        self.summary = RowSummary(
+            before.rows + batch.num_rows, (before.row_hash + row_hash) & _MASK, before.hash_version
+        )
 
 
 class SinkTask:
@@ -262,8 +268,13 @@ class SinkTask:
         """Return the number of partitions of the topic. Raises `ValueError` with one sentence."""
         count = self._partitions.get(topic)
         if count is None:
+            seconds = self._plan.look_up_ms / 1000
             try:
-                count = len(self._producer.partitions_for(topic, self._plan.look_up_ms / 1000))
+                count = len(self._producer.partitions_for(topic, seconds))
+                if self._producer.topic_id(topic) != self._plan.topic_id or topic != self._plan.topic:
+                    # A producer that was kept may know an earlier topic of this name, or fewer partitions.
+                    self._producer._refresh_topic(topic, seconds)
+                    count = len(self._producer.partitions_for(topic, seconds))
             except KafkaError as error:
                 where = self._plan.properties["bootstrap.servers"]
                 raise ValueError(about_topic(topic, where, error)) from None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from odradek.client.errors import ClientError, ProducerFencedError
+from odradek.client.errors import ClientError
 from odradek.client.shells.producer import Producer
 from odradek.spark.delivery.decisions import Decisions
+from odradek.spark.delivery.kept_clients import fencing, kept_decisions, kept_producer
 from odradek.spark.delivery.markers import marker_key, marker_value
 from odradek.spark.delivery.pool import transactional_id
 from odradek.spark.delivery.progress import judge_attempt, judge_commit
@@ -34,14 +36,9 @@ from odradek.wire.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from odradek.spark.writing.sink_plan import SinkPlan
 
-__all__ = ["decisions_of", "fencing", "transactional_id", "write_once"]
+__all__ = ["decisions_of", "transactional_id", "write_once"]
 
-_CLOSE_SECONDS_MAX = 1.0
-_OTHER_MODES = (
-    "delivery=at-least-once needs no transactions, but doubles the rows that this batch has committed already"
-)
-_decisions: dict[tuple[object, ...], Decisions] = {}
-"""The client of the decisions topic that this worker process has opened last. Later tasks use it again."""
+_OTHER_MODES = "delivery=at-least-once needs no transactions; change to it between two batches"
 
 
 def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
@@ -51,29 +48,28 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
         ProgressError: the markers contradict the batch.
         RuntimeError: the rows were not written; the text is one sentence.
     """
-    producer: Producer | None = None
     started = time.monotonic()
 
     def overtaken(error: Exception) -> str:
         seconds = time.monotonic() - started
-        if producer is not None and seconds * 1000 >= producer.settings.transaction_timeout_ms:
+        if protocol.step is not Step.FENCE and seconds * 1000 >= plan.settings.transaction_timeout_ms:
             return _too_long(protocol, seconds)
         return f"another attempt at task {protocol.task} of {protocol.query} has taken over, so this attempt ends: {error}"
 
     try:
-        decisions = decisions_of(plan)
-        refuse_lost_progress(plan, protocol.query, decisions)
-        if protocol.task:
-            first = next((batch for batch in iterator if batch.num_rows), None)
-            if first is None:
-                protocol.without_rows()
-                return _without_rows(plan, protocol, decisions)
-            iterator = chain([first], iterator)
-        name = transactional_id(protocol.query, protocol.task)
-        producer = Producer({**plan.properties, "transactional.id": name})
-        producer.init_transactions()
-        protocol.fenced()
-        return _steps(plan, protocol, decisions, producer, iterator)
+        with decisions_of(plan) as decisions:
+            refuse_lost_progress(plan, protocol.query, decisions)
+            if protocol.task:
+                first = next((batch for batch in iterator if batch.num_rows), None)
+                if first is None:
+                    protocol.without_rows()
+                    return _without_rows(plan, protocol, decisions)
+                iterator = chain([first], iterator)
+            name = transactional_id(protocol.query, protocol.task)
+            with kept_producer(plan.properties, name) as producer:
+                producer.init_transactions()
+                protocol.fenced()
+                return _steps(plan, protocol, decisions, producer, iterator)
     except (KafkaError, ClientError, RuntimeError) as error:
         fenced = fencing(error)
         if fenced is not None:
@@ -81,31 +77,16 @@ def write_once(plan: SinkPlan, protocol: TaskProtocol, iterator: Iterator[pa.Rec
         if isinstance(error, RuntimeError):
             raise
         raise RuntimeError(_sentence(protocol, error)) from error
-    finally:
-        if producer is not None:
-            producer.close(_CLOSE_SECONDS_MAX)
-
-
-def fencing(error: Exception) -> Exception | None:
-    """Find the error that shows that another producer has fenced this one. It is `error` itself, or one of
-    its causes. Returns None if there is no such error.
-    """
-    for each in (error, error.__cause__):
-        if isinstance(each, ProducerFencedError):
-            return each
-        if isinstance(each, KafkaError) and each.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-            return each
-    return None
 
 
 def _without_rows(plan: SinkPlan, protocol: TaskProtocol, decisions: Decisions) -> TaskReport:
     """Make the checks of a task that has no rows, and report it."""
-    _, marker = _read_progress(plan, protocol, decisions)
+    _, marker, version = _read_progress(plan, protocol, decisions)
     if protocol.step is Step.COMPARE:
         protocol.compare(RowSummary(0, 0))
-        return TaskReport(rows_compared=0, topics=_topics_of(marker))
+        return TaskReport(rows_compared=0, hash_version=version, topics=_topics_of(marker))
     protocol.counted()
-    return TaskReport()
+    return TaskReport(hash_version=version)
 
 
 def _steps(
@@ -115,9 +96,9 @@ def _steps(
     producer: Producer,
     iterator: Iterator[pa.RecordBatch],
 ) -> TaskReport:
-    key, marker = _read_progress(plan, protocol, decisions)
+    key, marker, version = _read_progress(plan, protocol, decisions)
     before = () if plan.adopts else _topics_of(marker)
-    rows = CountedRows(plan.hashed_columns)
+    rows = CountedRows(plan.hashed_columns, RowSummary(0, 0, version))
     if protocol.step is not Step.WRITE:
         for batch in iterator:
             rows.add(batch)
@@ -126,7 +107,12 @@ def _steps(
         else:
             protocol.counted()
         summary = rows.summary
-        return TaskReport(rows_compared=summary.rows, row_hash=summary.row_hash, topics=_topics_of(marker))
+        return TaskReport(
+            rows_compared=summary.rows,
+            row_hash=summary.row_hash,
+            hash_version=version,
+            topics=_topics_of(marker),
+        )
     task = SinkTask(plan, producer)
     producer.begin_transaction()
     for batch in iterator:
@@ -141,10 +127,15 @@ def _steps(
         partition=key.partition,
     )
     report = task.finish()
-    report.row_hash, report.topics = rows.summary.row_hash, task.topics or before
+    report.row_hash, report.hash_version, report.topics = (
+        rows.summary.row_hash,
+        version,
+        task.topics or before,
+    )
     if not protocol.holds and not plan.is_fresh:
         _, end = decisions.end_of(protocol.query)
-        protocol.holds = judge_commit(protocol, decisions.read(protocol.query, key, end), plan.run)
+        log = decisions.read(protocol.query, key, end, beside_own=True)
+        protocol.holds = judge_commit(protocol, log, plan.run)
     protocol.written()
     if protocol.holds:
         producer_id, _, epoch = producer._leave_open().partition(":")
@@ -158,9 +149,9 @@ def _steps(
 
 def _read_progress(
     plan: SinkPlan, protocol: TaskProtocol, decisions: Decisions
-) -> tuple[TopicPartition, Marker | None]:
-    """Read the query's progress, and let the protocol decide by it. Return the partition of the markers, and the last
-    marker that is valid for this task. Raises `ProgressError`.
+) -> tuple[TopicPartition, Marker | None, int]:
+    """Read the query's progress, and let the protocol decide by it. Return the partition of the markers, the last
+    marker that is valid for this task, and the version of the batch's hashes. Raises `ProgressError`.
     """
     query = protocol.query
     key, end = decisions.end_of(query)
@@ -172,26 +163,22 @@ def _read_progress(
     refuse_beside_prepared(plan, query, decisions.client)
     if not plan.adopts:
         check_topics(query, marker.batch if marker else -1, _topics_of(marker), plan.planned_topics)
-    return key, marker
+    return key, marker, log.hash_version(protocol.batch)
 
 
 def _topics_of(marker: Marker | None) -> TopicIds:
     return () if marker is None else marker.topics
 
 
-def decisions_of(plan: SinkPlan) -> Decisions:
-    """Return the client of the decisions topic for this plan. The worker process keeps this client open."""
-    identity = (tuple(sorted(plan.properties.items())), plan.decisions_topic)
-    found = _decisions.get(identity)
-    if found is None:
-        for other in _decisions.values():
-            other.close()
-        _decisions.clear()
-        found = _decisions[identity] = Decisions(plan.properties, plan.decisions_topic)
-    if plan.is_fresh and plan.app_id is not None:
-        # Jobs are many, and a process meets each for a short time.
-        found.begins = {plan.app_id: plan.progress_begin}
-    return found
+@contextmanager
+def decisions_of(plan: SinkPlan) -> Iterator[Decisions]:
+    """Provide the client of the decisions topic for this plan to a `with` block. The worker process keeps this client
+    open.
+    """
+    with kept_decisions(plan.properties, plan.decisions_topic) as decisions:
+        if plan.is_fresh and plan.app_id is not None:
+            decisions.begins = {plan.app_id: plan.progress_begin}
+        yield decisions
 
 
 def _too_long(protocol: TaskProtocol, seconds: float) -> str:
@@ -199,8 +186,8 @@ def _too_long(protocol: TaskProtocol, seconds: float) -> str:
         f"task {protocol.task} of {protocol.query} took {seconds:.0f} s, longer than its transaction "
         "may take, so its rows are aborted. Raise kafka.transaction.timeout.ms, and the brokers' "
         f"transaction.max.timeout.ms, until batch {protocol.batch} has ended as it began. For the next "
-        "batch you may use smaller tasks, or delivery=two-phase, which has no timeout; more tasks in "
-        "the middle of a batch double rows."
+        "batch you may use smaller tasks, or delivery=two-phase, which has no timeout. Other tasks in the middle of a "
+        "batch are refused."
     )
 
 

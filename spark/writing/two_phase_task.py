@@ -13,12 +13,13 @@ import pyarrow as pa
 from odradek.client.errors import ClientError, UnsupportedByBroker
 from odradek.client.shells.producer import Producer
 from odradek.spark.delivery.decisions import Decisions
+from odradek.spark.delivery.kept_clients import fencing, kept_producer
 from odradek.spark.delivery.pool import PREFIX, free_slots, slot_id
-from odradek.spark.delivery.task_protocol import check_topics
+from odradek.spark.delivery.task_protocol import HASH_VERSION, ProgressError, RowSummary, check_topics
 from odradek.spark.delivery.two_phase import AttemptProtocol, Decision, Prepared
 from odradek.spark.writing.progress_before import refuse_lost_progress
 from odradek.spark.writing.sink_task import CountedRows, SinkTask, TaskReport
-from odradek.spark.writing.transactional_task import decisions_of, fencing
+from odradek.spark.writing.transactional_task import decisions_of
 from odradek.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -99,60 +100,82 @@ def prepare_rows(
 def _steps(
     plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, iterator: Iterator[pa.RecordBatch]
 ) -> TaskReport:
-    decisions, seconds = decisions_of(plan), plan.look_up_ms / 1000
+    with decisions_of(plan) as decisions:
+        return _attempt(plan, protocol, first_slot, iterator, decisions)
+
+
+def _attempt(
+    plan: SinkPlan,
+    protocol: AttemptProtocol,
+    first_slot: int,
+    iterator: Iterator[pa.RecordBatch],
+    decisions: Decisions,
+) -> TaskReport:
     refuse_lost_progress(plan, protocol.query, decisions)
-    decision = decisions.last_settled(protocol.query, protocol.batch, seconds)
+    decision = _last(plan, protocol, decisions)
     writes = protocol.looked(decision)
     if decision is not None and not plan.adopts:
         check_topics(protocol.query, decision.batch, decision.topics, plan.planned_topics)
-    rows = CountedRows(plan.hashed_columns)
     if not writes:
-        return _count(protocol, rows, iterator)
+        return _count(plan, protocol, decision, iterator)
     first = next((batch for batch in iterator if batch.num_rows), None)
     if first is None:
         protocol.counted()
         return TaskReport()
-    slot, producer = _claim(plan, protocol, first_slot, decisions)
-    try:
+    with kept_producer(
+        {**plan.properties, _TWO_PHASE: "true"}, slot_id(protocol.query, protocol.task, 0)
+    ) as producer:
+        slot = _claim(plan, protocol, first_slot, decisions, producer)
         protocol.claimed()
-        decision = decisions.last_settled(protocol.query, protocol.batch, seconds)
+        decision = _last(plan, protocol, decisions)
         whole = chain([first], iterator)
         if not protocol.looked(decision):
-            return _count(protocol, rows, whole)
-        return _write(plan, protocol, slot, producer, rows, whole, decision)
-    finally:
-        producer.close(_CLOSE_SECONDS_MAX)
+            return _count(plan, protocol, decision, whole)
+        return _write(plan, protocol, slot, producer, whole, decision)
 
 
-def _count(protocol: AttemptProtocol, rows: CountedRows, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
-    """Count the rows, and report them. They are not written, but they must be read, because Spark then keeps
-    the state that its plan computes.
+def _last(plan: SinkPlan, protocol: AttemptProtocol, decisions: Decisions) -> Decision | None:
+    """Return the query's last decision. Raises `ProgressError` if the query is a job that has ended."""
+    decision = decisions.last_settled(protocol.query, protocol.batch, plan.look_up_ms / 1000)
+    if plan.is_fresh and decision is None:
+        # The driver deletes the decision of such a job, so this is read behind it.
+        log = decisions.progress(protocol.query)
+        if log is not None and log.has_tombstones:
+            raise ProgressError(
+                f"the job {protocol.query} has ended, so this late attempt at task {protocol.task} ends"
+            )
+    return decision
+
+
+def _count(
+    plan: SinkPlan, protocol: AttemptProtocol, decision: Decision | None, iterator: Iterator[pa.RecordBatch]
+) -> TaskReport:
+    """Count the rows as the decision has counted them, and report them. They are not written, but they must be read,
+    because Spark then keeps the state that its plan computes.
     """
+    version = HASH_VERSION if decision is None else decision.summary.hash_version
+    rows = CountedRows(plan.hashed_columns, RowSummary(0, 0, version))
     for batch in iterator:
         rows.add(batch)
     protocol.counted()
-    return TaskReport(rows_compared=rows.summary.rows, row_hash=rows.summary.row_hash)
+    summary = rows.summary
+    return TaskReport(
+        rows_compared=summary.rows, row_hash=summary.row_hash, hash_version=summary.hash_version
+    )
 
 
 def _claim(
-    plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, decisions: Decisions
-) -> tuple[int, Producer]:
-    """Claim a slot without an open transaction. Return the slot and its producer. Transactions that other attempts
-    have prepared are left alone.
+    plan: SinkPlan, protocol: AttemptProtocol, first_slot: int, decisions: Decisions, producer: Producer
+) -> int:
+    """Claim a slot without an open transaction for this producer, and return it. Transactions that other attempts have
+    prepared are left alone.
     """
     client, seconds = decisions.client, plan.settings.max_block_ms / 1000
     while True:
         for slot in client.run(free_slots(client.core, protocol.query, protocol.task, first_slot, seconds)):
-            name = slot_id(protocol.query, protocol.task, slot)
-            producer = Producer({**plan.properties, "transactional.id": name, _TWO_PHASE: "true"})
-            is_ours = False
-            try:
-                is_ours = producer.resume() is None
-            finally:
-                if not is_ours:
-                    producer.close(_CLOSE_SECONDS_MAX)
-            if is_ours:
-                return slot, producer
+            producer._change_transactional_id(slot_id(protocol.query, protocol.task, slot))
+            if producer.resume() is None:
+                return slot
         first_slot = 0
 
 
@@ -161,11 +184,10 @@ def _write(
     protocol: AttemptProtocol,
     slot: int,
     producer: Producer,
-    rows: CountedRows,
     iterator: Iterator[pa.RecordBatch],
     decision: Decision | None,
 ) -> TaskReport:
-    task = SinkTask(plan, producer)
+    task, rows = SinkTask(plan, producer), CountedRows(plan.hashed_columns)
     producer.begin_transaction()
     for batch in iterator:
         rows.add(batch)

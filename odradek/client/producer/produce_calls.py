@@ -23,7 +23,7 @@ _VERSION_MAX = api_versions(ApiKey.PRODUCE)[1]
 
 
 def produce_request(
-    settings: ProducerSettings, taken: Sequence[tuple[Lane, Batch]]
+    settings: ProducerSettings, transactional_id: str | None, taken: Sequence[tuple[Lane, Batch]]
 ) -> tuple[ProduceRequest, int]:
     """Make the Produce request for these encoded batches. Also return the highest version to use for it: an older one
     if some topic has no id.
@@ -42,7 +42,7 @@ def produce_request(
         assert batch.data is not None
         topic.partition_data.append(PartitionProduceData(index=lane.partition, records=batch.data))
     request = ProduceRequest(
-        transactional_id=settings.transactional_id,
+        transactional_id=transactional_id,
         acks=settings.acks,
         timeout_ms=settings.request_timeout_ms,
         topic_data=list(topics.values()),

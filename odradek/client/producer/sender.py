@@ -385,9 +385,11 @@ class Sender:
             self.counts["batches repeated"] += batch.attempts > 1
         self._in_flight[node] += 1
         self.counts["requests"] += 1
-        request, version_max = produce_request(self._settings, taken)
-        if self.transactions is not None:
-            version_max = min(version_max, self.transactions.produce_version_max)
+        transactions = self.transactions
+        name = None if transactions is None else transactions.transactional_id
+        request, version_max = produce_request(self._settings, name, taken)
+        if transactions is not None:
+            version_max = min(version_max, transactions.produce_version_max)
         call = core.call(
             request,
             node=node,

@@ -90,6 +90,7 @@ _VERSIONS_MAX_EXPLICIT = {
 _PRODUCE_VERSION_MAX = api_versions(ApiKey.PRODUCE)[1]
 _NOBODY = Identity(-1, -1)
 _NO_TIMEOUT_MS = (1 << 31) - 1
+_COORDINATORS_MAX = 256
 _PRODUCER_ID_LOST = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
 
 
@@ -115,7 +116,9 @@ class Transactions:
         self._settings = settings
         self._accumulator = accumulator
         self._news = news
-        self._coordinator = CoordinatorFinder(core, CoordinatorKind.TRANSACTION, self.transactional_id)
+        self._coordinators: dict[str, CoordinatorFinder] = {}
+        """The coordinators of the transactional ids that this producer has had."""
+        self._coordinator = self._coordinator_of(self.transactional_id)
         self._groups: dict[str, CoordinatorFinder] = {}
         self.level_max = _IMPLICIT_LEVEL
         """The highest level of `transaction.version` to use. Below 2, the client behaves like clients without
@@ -304,6 +307,30 @@ class Transactions:
             self._joined_groups.clear()
             self.machine.make(Step.END)
             self.counts["transactions committed" if commit else "transactions aborted"] += 1
+
+    def change_id(self, transactional_id: str) -> None:
+        """Become a new producer with another transactional id, before `initialize`. A transaction that was left to
+        another program stays as it is. Raises `IllegalTransactionCall` while this producer has an open transaction.
+        """
+        if self._call or self.machine.may_abort or self._accumulator.incomplete or self._join is not None:
+            raise IllegalTransactionCall("the transactional id cannot change while a transaction is open")
+        self.transactional_id = transactional_id
+        self.machine = TransactionMachine()
+        self.current = None
+        self._coordinator = self._coordinator_of(transactional_id)
+        self._is_implicit = self._epoch_is_explicit = False
+        self._joined.clear()
+        self._joined_groups.clear()
+        self._prepared = ""
+
+    def _coordinator_of(self, transactional_id: str) -> CoordinatorFinder:
+        found = self._coordinators.pop(transactional_id, None)
+        if found is None:
+            found = CoordinatorFinder(self._core, CoordinatorKind.TRANSACTION, transactional_id)
+        while len(self._coordinators) >= _COORDINATORS_MAX:
+            del self._coordinators[next(iter(self._coordinators))]
+        self._coordinators[transactional_id] = found
+        return found
 
     # Parts of the calls
 

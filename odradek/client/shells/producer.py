@@ -34,7 +34,7 @@ from odradek.client.core.client_keys import ProducerSettings, merged_properties
 from odradek.client.core.notes import WARNING, Note
 from odradek.client.core.operation import Operation
 from odradek.client.core.partition_keys import ByPartition
-from odradek.client.core.requests import topics_with_metadata
+from odradek.client.core.requests import refresh_metadata, topics_with_metadata
 from odradek.client.errors import (
     BufferFull,
     ClientClosed,
@@ -275,6 +275,10 @@ class Producer(FamiliarFace, known_as="Producer"):
         with self.lock:
             return self._io.core.cluster.topic(topic).topic_id
 
+    def _refresh_topic(self, topic: str, timeout: float) -> None:
+        """Fetch the metadata of a topic again. Raises `KafkaError`, `ClientError`."""
+        self._io.run(refresh_metadata(self._io.core, [topic], timeout=timeout, auto_create=True))
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every record sent so far is acknowledged or has failed. Raises `RequestTimedOut` after `timeout`
         seconds.
@@ -322,8 +326,7 @@ class Producer(FamiliarFace, known_as="Producer"):
             TransactionFatalError: the coordinator refuses.
             IllegalTransactionCall: it was called before, or there is no `transactional.id`.
         """
-        transactions = self._of_transactions()
-        self._io.run(transactions.initialize(self.settings.max_block_ms / 1000))
+        self._io.run(self._of_transactions().initialize(self.settings.max_block_ms / 1000))
 
     def begin_transaction(self) -> None:
         """Open a transaction. Raises `IllegalTransactionCall`, `TransactionError`."""
@@ -380,6 +383,11 @@ class Producer(FamiliarFace, known_as="Producer"):
         Returns its producer id and epoch as `ID:EPOCH`. Unlike after `prepare`, the transaction keeps its timeout.
         """
         return self._io.run(self._of_transactions().leave_open(self.settings.max_block_ms / 1000))
+
+    def _change_transactional_id(self, transactional_id: str) -> None:
+        """Become a new producer with another transactional id, before `init_transactions` or `resume`."""
+        with self.lock:
+            self._of_transactions().change_id(transactional_id)
 
     def resume(self) -> str | None:
         """Start like `init_transactions`, but do not abort a prepared transaction (KIP-939).

@@ -184,6 +184,31 @@ def test_a_fenced_producer_closes_in_silence(cluster: Cluster, caplog: pytest.Lo
     assert cluster.committed(topic) == []
 
 
+def test_a_producer_that_changes_its_id_is_as_a_new_one(cluster: Cluster) -> None:
+    """It fences earlier producers with the new id, and later ones with the old id are free. While a transaction is open,
+    the id cannot change."""
+    topic = cluster.topic()
+    producer, other = cluster.producer(), f"{cluster.id}-other"
+    zombie = cluster.producer(transactional_id=other)
+    for name in (other, cluster.id, other):
+        with producer.transaction():
+            producer.send(topic, b"before " + name.encode())
+            with pytest.raises(IllegalTransactionCall):
+                producer._change_transactional_id(name)
+        producer._change_transactional_id(name)
+        with pytest.raises(IllegalTransactionCall):
+            producer.begin_transaction()
+        producer.init_transactions()
+    with pytest.raises(ProducerFencedError), zombie.transaction():
+        zombie.send(topic, b"zombie").result()
+    with cluster.producer().transaction():
+        pass
+    with producer.transaction():
+        producer.send(topic, b"last")
+    names = [b"before " + name.encode() for name in (other, cluster.id, other)]
+    assert cluster.committed(topic) == [*names, b"last"]
+
+
 def test_the_next_producer_of_an_id_aborts_and_fences_the_last(cluster: Cluster) -> None:
     """A second producer with the same `transactional.id` aborts the first one's transaction.
 

@@ -25,7 +25,6 @@ from odradek.spark.delivery.pool import slot_id
 from odradek.spark.delivery.task_protocol import ProgressError, RowSummary
 from odradek.spark.delivery.two_phase import AttemptProtocol, DriverProtocol, sum_of
 from odradek.spark.delivery.two_phase_driver import run_driver
-from odradek.spark.writing import transactional_task
 from odradek.spark.writing.sink_plan import Delivery, SinkPlan
 from odradek.spark.writing.sink_task import TaskReport
 from odradek.spark.writing.two_phase_task import check_two_phase, prepare_rows
@@ -126,8 +125,6 @@ def killed(run: Callable[[], object]) -> None:
     child = os.fork()
     if child == 0:
         try:
-            # Connections cannot be shared with the parent process.
-            transactional_task._decisions.clear()
             run()
         finally:
             os._exit(1)

@@ -193,7 +193,7 @@ def _place_in_end(_properties: Any, _topic: str, end: Any, _held: Any) -> _Place
     return _Place(end.batch)
 
 
-def _place_in_completion(_decisions: Any, _properties: Any, _query: str, completion: Any) -> _Place:
+def _place_in_completion(_decisions: Any, _producer: Any, _query: str, completion: Any) -> _Place:
     return _Place(completion.batch)
 
 

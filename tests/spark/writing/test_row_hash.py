@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from odradek.spark.delivery.row_hash import hash_rows
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-BYTES = st.one_of(st.none(), st.binary(max_size=20), st.sampled_from([b"x" * 512, b"x" * 513, b"x" * 2000]))
+LONG = [b"x" * length for length in (255, 256, 511, 512, 513, 1023, 1025, 2000, 2047, 2048, 2049, 5000)]
+BYTES = st.one_of(st.none(), st.binary(max_size=20), st.binary(max_size=70), st.sampled_from(LONG))
 ROW = st.tuples(
     BYTES,
     BYTES,
@@ -38,7 +39,8 @@ def hashed(rows: list[Any]) -> int:
         pa.array(headers, HEADERS),
         pa.array([row[3] for row in padded], pa.int32()),
     ]
-    return hash_rows([column.slice(1) for column in columns])
+    sliced: list[Any] = [column.slice(1) for column in columns]
+    return hash_rows(sliced)
 
 
 @settings(max_examples=60)
@@ -56,3 +58,27 @@ def test_other_rows_have_another_hash(rows: list[Any], other: Any) -> None:
     """If one row changes, the hash changes, also between null and empty, and if headers change their order."""
     if other != rows[0]:
         assert hashed([other, *rows[1:]]) != hashed(rows)
+
+
+@pytest.mark.parametrize(
+    "length", [*range(1, 20), 31, 32, 33, 127, 128, 255, 256, 511, 512, 1030, 2047, 2048, 5000]
+)
+def test_each_bit_of_a_value_counts(length: int) -> None:
+    """A value with one other bit has another hash, wherever the bit is."""
+    plain = bytes(length)
+    values = [plain]
+    for place in {*range(min(length, 40)), *range(max(0, length - 40), length), length // 2}:
+        for bit in (1, 128):
+            values.append(plain[:place] + bytes([bit]) + plain[place + 1 :])
+    assert len({hash_rows([pa.array([value])]) for value in values}) == len(values)
+
+
+def test_two_changes_do_not_cancel_each_other() -> None:
+    """Values that differ in the highest bits of any two words have different hashes."""
+    values = [bytes(64)]
+    for one in range(7, 64, 8):
+        for other in range(one + 8, 64, 8):
+            changed = bytearray(64)
+            changed[one], changed[other] = 128, 128
+            values.append(bytes(changed))
+    assert len({hash_rows([pa.array([value])]) for value in values}) == len(values)
