@@ -26,6 +26,14 @@ JOBS = {
         "odradek.spark.pipelines.changelog",
         "keep a table of the latest value of each key of a topic, updated step by step",
     ),
+    "fleet-changes": (
+        "odradek.spark.pipelines.cdc.fleet",
+        "write Debezium's change events of a table of aircraft into a topic, as test data for cdc",
+    ),
+    "cdc": (
+        "odradek.spark.pipelines.cdc.command",
+        "keep a Delta table equal to a table of a database, by Debezium's change events",
+    ),
     "two-phase": (
         "odradek.spark.delivery.undecided",
         "show or end transactions that queries with delivery=two-phase have left open (needs neither Spark nor Java)",
