@@ -26,6 +26,14 @@ JOBS = {
         "odradek.spark.pipelines.changelog",
         "keep a table of the latest value of each key of a topic, updated step by step",
     ),
+    "weather": (
+        "odradek.spark.pipelines.weather",
+        "write the weather of 2013 into a topic, as test data for enrichment",
+    ),
+    "enrichment": (
+        "odradek.spark.pipelines.enrichment",
+        "join a stream of flights with tables and with a stream of the weather, into another topic",
+    ),
     "fleet-changes": (
         "odradek.spark.pipelines.cdc.fleet",
         "write Debezium's change events of a table of aircraft into a topic, as test data for cdc",

@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 
+import pandas
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,7 +23,7 @@ from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, m
 from odradek.spark.pipelines.progress import ProgressLine
 from odradek.wire.errors import ErrorCode, KafkaError
 
-__all__ = ["JSON_COLUMNS", "create_topic", "flights_frame", "main"]
+__all__ = ["JSON_COLUMNS", "create_topic", "flights_frame", "json_frame", "main"]
 
 JSON_COLUMNS = (
     "year int, month int, day int, hour int, minute int, carrier string, flight int, tailnum string, origin string,"
@@ -38,8 +39,13 @@ def flights_frame(spark: SparkSession, limit: int | None = None) -> DataFrame:
     table = flight_table().sort_values("time_hour", kind="stable")
     if limit is not None:
         table = table.head(limit)
+    return json_frame(spark, table, "tailnum")
+
+
+def json_frame(spark: SparkSession, table: pandas.DataFrame, key: str) -> DataFrame:
+    """Make rows with a key, the value of this column, and a value, the whole row as JSON; in the order of the table."""
     values = table.to_json(orient="records", lines=True).splitlines()
-    keys = [tail if isinstance(tail, str) else None for tail in table["tailnum"]]
+    keys = [each if isinstance(each, str) else None for each in table[key]]
     columns = {"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string())}
     # Use one task, so that the records of each partition are in the order of time.
     return spark.createDataFrame(pa.table(columns)).coalesce(1)

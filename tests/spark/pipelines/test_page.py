@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ pytest.importorskip("deltalake", reason="the extra delta is not installed")
 
 from odradek import Admin
 from odradek.spark import __main__ as jobs
+from tests.cli.running import odradek_here
 from tests.docs.markdown import blocks
 from tests.node_process import RunningNode
 
@@ -21,9 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = "docs/pipelines.md"
-TOPICS = ["fleet"]
-LIMITED = {"fleet-changes": "1500"}
-"""Jobs that write test data, with the number of flights that is enough here."""
+TOPICS = ["fleet", "flights", "weather", "enriched"]
+LIMITED = {
+    "fleet-changes": ["--limit", "1500"],
+    "flights": ["--limit", "1500"],
+    "weather": ["--until", "2013-01-03"],
+}
+"""Jobs that write test data, with the arguments by which they write less."""
 
 
 @pytest.fixture
@@ -40,7 +46,7 @@ def run_job(line: str, bootstrap: str, home: Path) -> None:
     # The running Java process has a different working directory.
     words = [str(home / word) if word.endswith(".checkpoint") else word for word in shlex.split(line)]
     assert words[:2] == ["odradek", "spark"]
-    more = ["--limit", LIMITED[words[2]]] if words[2] in LIMITED else []
+    more = LIMITED.get(words[2], [])
     assert jobs.main([*words[2:], "--bootstrap", bootstrap, *more]) == 0
 
 
@@ -48,11 +54,23 @@ def test_the_page_from_top_to_bottom(
     spark: SparkSession, node: RunningNode, at_home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The page's commands run, and give what the page says."""
-    _, cdc = blocks(PAGE, "sh")
+    _, cdc, enrichment, one_record = (block.code for block in blocks(PAGE, "sh"))
     (fleet,) = blocks(PAGE, "python")
-    for line in cdc.code.splitlines():
+    for line in cdc.splitlines():
         run_job(line, node.bootstrap, at_home)
     written = capfd.readouterr().err
     exec(compile(fleet.code, f"{PAGE}:{fleet.line}", "exec"), {})
     count = int(capfd.readouterr().out.split()[0])
     assert f"the fleet has {count:,} aircraft" in written
+    for line in enrichment.splitlines():
+        run_job(line, node.bootstrap, at_home)
+    assert "manufacturer" in json.loads(run_command(one_record, node.bootstrap))
+
+
+def run_command(line: str, bootstrap: str) -> str:
+    """Run a command of the page that needs no Spark in this process, and return its output."""
+    words = shlex.split(line)
+    assert words[0] == "odradek"
+    done = odradek_here(*words[1:], "--bootstrap-server", bootstrap)
+    assert done.code == 0, done.err
+    return done.out
