@@ -42,6 +42,14 @@ JOBS = {
         "odradek.spark.pipelines.cdc.command",
         "keep a Delta table equal to a table of a database, by Debezium's change events",
     ),
+    "spoilt-flights": (
+        "odradek.spark.pipelines.spoilt",
+        "write flights into a topic, some of them broken, repeated or late, as test data for clean",
+    ),
+    "clean": (
+        "odradek.spark.pipelines.cleaning",
+        "copy good rows of JSON to a topic, each once, and bad ones to a topic of dead letters; replay those",
+    ),
     "two-phase": (
         "odradek.spark.delivery.undecided",
         "show or end transactions that queries with delivery=two-phase have left open (needs neither Spark nor Java)",

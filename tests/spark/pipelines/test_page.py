@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = "docs/pipelines.md"
-TOPICS = ["fleet", "flights", "weather", "enriched"]
+TOPICS = ["fleet", "flights", "weather", "enriched", "spoilt", "clean", "dead"]
 LIMITED = {
     "fleet-changes": ["--limit", "1500"],
     "flights": ["--limit", "1500"],
+    "spoilt-flights": ["--limit", "2500"],
     "weather": ["--until", "2013-01-03"],
 }
 """Jobs that write test data, with the arguments by which they write less."""
@@ -54,7 +56,7 @@ def test_the_page_from_top_to_bottom(
     spark: SparkSession, node: RunningNode, at_home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The page's commands run, and give what the page says."""
-    _, cdc, enrichment, one_record = (block.code for block in blocks(PAGE, "sh"))
+    _, cdc, enrichment, one_flight, clean, one_letter, replay = (block.code for block in blocks(PAGE, "sh"))
     (fleet,) = blocks(PAGE, "python")
     for line in cdc.splitlines():
         run_job(line, node.bootstrap, at_home)
@@ -64,7 +66,14 @@ def test_the_page_from_top_to_bottom(
     assert f"the fleet has {count:,} aircraft" in written
     for line in enrichment.splitlines():
         run_job(line, node.bootstrap, at_home)
-    assert "manufacturer" in json.loads(run_command(one_record, node.bootstrap))
+    assert "manufacturer" in json.loads(run_command(one_flight, node.bootstrap))
+    for line in clean.splitlines():
+        run_job(line, node.bootstrap, at_home)
+    printed = capfd.readouterr().err
+    assert re.search(r"the topic 'clean'; [1-9]\d* rows came late$", printed, re.MULTILINE)
+    assert "25 dead letters: breaks the rule: distance > 0" in printed
+    assert "dead.offset" in run_command(one_letter, node.bootstrap)
+    run_job(replay, node.bootstrap, at_home)
 
 
 def run_command(line: str, bootstrap: str) -> str:
