@@ -50,6 +50,10 @@ JOBS = {
         "odradek.spark.pipelines.cleaning",
         "copy good rows of JSON to a topic, each once, and bad ones to a topic of dead letters; replay those",
     ),
+    "sessions": (
+        "odradek.spark.pipelines.sessions",
+        "follow each aircraft by state and timers: its sessions and alerts, into compacted topics",
+    ),
     "two-phase": (
         "odradek.spark.delivery.undecided",
         "show or end transactions that queries with delivery=two-phase have left open (needs neither Spark nor Java)",

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 pytest.importorskip("deltalake", reason="the extra delta is not installed")
+pytest.importorskip("google.protobuf", reason="protobuf is not installed (the extra spark)")
 
 from odradek import Admin
 from odradek.spark import __main__ as jobs
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = "docs/pipelines.md"
-TOPICS = ["fleet", "flights", "weather", "enriched", "spoilt", "clean", "dead"]
+TOPICS = ["fleet", "flights", "weather", "enriched", "spoilt", "clean", "dead", "sessions", "alerts"]
 LIMITED = {
     "fleet-changes": ["--limit", "1500"],
     "flights": ["--limit", "1500"],
@@ -56,7 +57,9 @@ def test_the_page_from_top_to_bottom(
     spark: SparkSession, node: RunningNode, at_home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The page's commands run, and give what the page says."""
-    _, cdc, enrichment, one_flight, clean, one_letter, replay = (block.code for block in blocks(PAGE, "sh"))
+    _, cdc, enrichment, one_flight, clean, one_letter, replay, sessions = (
+        block.code for block in blocks(PAGE, "sh")
+    )
     (fleet,) = blocks(PAGE, "python")
     for line in cdc.splitlines():
         run_job(line, node.bootstrap, at_home)
@@ -74,6 +77,9 @@ def test_the_page_from_top_to_bottom(
     assert "25 dead letters: breaks the rule: distance > 0" in printed
     assert "dead.offset" in run_command(one_letter, node.bootstrap)
     run_job(replay, node.bootstrap, at_home)
+    for line in sessions.splitlines():
+        run_job(line, node.bootstrap, at_home)
+    assert "version 0: " in capfd.readouterr().err
 
 
 def run_command(line: str, bootstrap: str) -> str:
