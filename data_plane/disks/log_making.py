@@ -11,8 +11,9 @@ NOT_LEADER_OR_FOLLOWER, which clients retry.
 
 Rules
 * A directory that hangs delays only its own queue.
-* While a worker makes a log, no other task makes a log of the same name. If the topic is created again
-  meanwhile, its new replica waits in a queue, too.
+* While a worker makes a log, the loop makes no log of the same name. If the topic is created again meanwhile,
+  its new replica waits in a queue, too. That queue may be another directory's. Then two workers may make logs
+  of the same name at the same time, each in its own directory. The older replica's log is removed again.
 * If a replica is deleted or moved away while its log is being made, the log is removed again.
 * If a worker could not make a log, the broker tries once more on the loop, and skips full directories. The
   result of this attempt is final.
@@ -81,8 +82,8 @@ class LogMaker:
         """The replicas of `_waiting`, by the path of the directory for their log. One task works on each
         directory.
         """
-        self._making: dict[TopicPartition, None] = {}
-        """The partitions whose logs workers are making now."""
+        self._making: dict[str, dict[TopicPartition, None]] = {}
+        """The partitions whose logs workers are making now, by the path of their directory."""
         self._hosting: dict[TopicIdPartition, bool] = {}
         """The replicas that the broker is asked to host now. The value is true for a new replica."""
         self._inline_left = INLINE_LOGS_MAX
@@ -99,7 +100,8 @@ class LogMaker:
         """True if the caller may make this log now, on the event loop. The log then counts toward
         `INLINE_LOGS_MAX`.
         """
-        if self._inline_left <= 0 or TopicPartition(topic, index) in self._making:
+        name = TopicPartition(topic, index)
+        if self._inline_left <= 0 or any(name in names for names in self._making.values()):
             return False
         self._inline_left -= 1
         return True
@@ -154,8 +156,10 @@ class LogMaker:
         return _Wanted(replica, topic.name, self._config_for(topic.name))
 
     async def _make(self, log_dir: LogDir, wanted: list[_Wanted]) -> None:
-        names = {TopicPartition(each.topic, each.replica.partition): None for each in wanted}
-        self._making.update(names)
+        assert log_dir.path not in self._making, "one task works on each directory"
+        self._making[log_dir.path] = {
+            TopicPartition(each.topic, each.replica.partition): None for each in wanted
+        }
 
         def make() -> list[PartitionLog | DiskError]:
             made: list[PartitionLog | DiskError] = []
@@ -175,8 +179,7 @@ class LogMaker:
         try:
             made = await log_dir.workers.run(make)
         finally:
-            for name in names:
-                del self._making[name]
+            del self._making[log_dir.path]
         for each, found in zip(wanted, made, strict=True):
             if isinstance(found, DiskError):
                 log_dir.disk_failed_unless_refused(found)

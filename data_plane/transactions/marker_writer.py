@@ -202,10 +202,13 @@ class MarkerWriter:
         else:
             done(result.response if isinstance(result, Delayed) else result)
 
-    def write_all(self, request: WriteTxnMarkersRequest) -> Work[DelayedMarkers | WriteTxnMarkersResponse]:
+    def write_all(
+        self, request: WriteTxnMarkersRequest, is_late: Callable[[], bool] = lambda: False
+    ) -> Work[DelayedMarkers | WriteTxnMarkersResponse]:
         """Write all markers of a request, as work in slices.
 
-        Returns the response, or a `DelayedMarkers` if some markers are not committed yet.
+        Once `is_late` is true, no further marker is written, since the sender has sent the request again on a newer
+        connection. Returns the response, or a `DelayedMarkers` if some markers are not committed yet.
         """
         delayed = DelayedMarkers(self._broker, self._partitions)
         for marker in request.markers:
@@ -218,6 +221,9 @@ class MarkerWriter:
                         yield 1
                         continue
                     named.add((topic.name, index))
+                    if is_late():
+                        delayed.note((marker.producer_id, topic.name, index), ErrorCode.NETWORK_EXCEPTION)
+                        continue
                     self._write(delayed, marker, topic.name, index)
                     yield APPEND_UNITS
         if not delayed.pending:

@@ -214,6 +214,7 @@ class Context:
         "number",
         "of_connection",
         "on_end",
+        "opened_seconds",
         "principal",
         "quota",
         "rights",
@@ -239,6 +240,8 @@ class Context:
         """Name and version of the client's library, from its ApiVersions request (KIP-511)."""
         self.on_end: Callable[[], None] | None = None
         """Called when the connection has ended."""
+        self.opened_seconds = 0.0
+        """When the connection was opened, in seconds of the monotonic clock."""
         self.api_version = 0
         self.number = 0
         """The number of the current request, in the order of dispatch on this connection."""

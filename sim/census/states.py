@@ -143,6 +143,7 @@ STATES: Mapping[str, str] = {
     "transactions.markers_of_one_producer_parted": "Markers of two transactions of one producer wait for the same leader.",
     "transactions.queued_marker_dropped": "A transaction has ended before one of its markers is sent.",
     "transactions.late_marker_answer_dropped": "The answer to a marker arrives after its transaction has ended.",
+    "transactions.markers_on_a_replaced_connection": "A request for markers arrives after it was sent again on a newer connection.",
     "transactions.marker_overtaken": "A partition that must get a marker already has a later epoch of the producer.",
     "transactions.marker_of_earlier_coordinator": "A later coordinator has already written to a partition that must get a marker.",
     "transactions.marker_given_up": "A partition that must get a marker has a transaction of a later producer epoch.",

@@ -25,6 +25,7 @@ from tests.node.requests.test_bad_batches import good_batch
 
 PARTITIONS = 300
 SLOW_DISK = Weather(worker_seconds=(0.2, 0.4))
+STALLING_DISK = Weather(worker_seconds=(0.001, 0.01), worker_spike_probability=0.2, worker_spike_seconds=2.0)
 
 
 @attrs.define
@@ -125,6 +126,22 @@ def test_a_topic_deleted_while_its_logs_are_made_leaves_none() -> None:
         assert [name for name in names if name.startswith("t-")] == []
 
     play_with_two(script, SLOW_DISK)
+
+
+def test_two_disks_may_make_logs_of_the_same_name() -> None:
+    """A topic is deleted and made anew ten times while a disk stalls now and then. With one more log on a directory, a
+    partition's log changes the directory from life to life. So both make logs of the same name at the same time."""
+
+    async def script(world: World, clients: Clients) -> None:
+        for life in range(10):
+            await clients.create(f"odd-{life}", 1)
+            await clients.create(partitions=3 * INLINE_LOGS_MAX)
+            await clients.delete()
+        await clients.create()
+        await until_hosted(world, clients)
+        assert {await clients.produce(partition) for partition in range(PARTITIONS)} == {ErrorCode.NONE}
+
+    play_with_two(script, STALLING_DISK)
 
 
 def test_a_full_disk_is_passed_over_by_many_logs() -> None:

@@ -1,5 +1,5 @@
 """Handler of WriteTxnMarkers: end transactions in partitions that this broker leads, as a coordinator
-requests (KIP-98).
+requests (KIP-98). A request on a connection that its sender has replaced is not handled (`MarkerSenders`).
 
 Operators send such requests, too, to abort a hanging transaction (KIP-664).
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.line_budget import LINES_MAX, LineBudget
+from odradek.data_plane.transactions.marker_senders import MarkerSenders
 from odradek.data_plane.transactions.marker_writer import MarkerWriter
-from odradek.serving.contract import Context, Result
+from odradek.serving.contract import CLOSE, Context, Result
 from odradek.serving.steps import in_slices
 from odradek.wire.messages.write_txn_markers import WritableTxnMarker, WriteTxnMarkersRequest
 
@@ -23,13 +24,19 @@ class WriteTxnMarkersHandler:
     def __init__(self, desk: Desk, writer: MarkerWriter) -> None:
         self._desk = desk
         self._writer = writer
+        self._senders = MarkerSenders()
         self._budget = LineBudget(desk.clock)
 
     def handle(self, context: Context, request: WriteTxnMarkersRequest) -> Result:
+        if self._senders.has_replaced(context):
+            return CLOSE
+        self._senders.note(context)
         if not (context.client_id or "").startswith(BROKERS):
             for marker in request.markers[:LINES_MAX]:
                 self._log_marker(context, marker)
-        return in_slices(self._desk.long_work, self._writer.write_all(request))
+        sender = context.for_later()
+        work = self._writer.write_all(request, is_late=lambda: self._senders.has_replaced(sender))
+        return in_slices(self._desk.long_work, work)
 
     def _log_marker(self, context: Context, marker: WritableTxnMarker) -> None:
         """Log that a client that is not a broker ends a transaction. An operator needs the client's address."""

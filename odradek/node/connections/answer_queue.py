@@ -92,7 +92,7 @@ class AnswerQueue:
         """True while this connection's own task still has to send the rest of a turn's answers."""
         self.dispatching = False
         self.closing = False
-        self.last_active = services.clock.monotonic()
+        self.last_active = self.context.opened_seconds = services.clock.monotonic()
         self.woken: Event | None = None
         """The event that ends a mute early; None if the connection is not muted."""
         self.muted_until = 0.0
@@ -461,7 +461,7 @@ class AnswerQueue:
             self.muted_until = 0.0
             self.context.throttle_ms = 0
             # The connection counts as idle from now on.
-            self.last_active = services.clock.monotonic()
+            self.last_active = self.context.opened_seconds = services.clock.monotonic()
         if self.closing:
             raise ConnectionLost("this node closed the connection while it was muted for a quota")
 

@@ -44,6 +44,8 @@ probability.
 """
 EPOCH_MAX = (1 << 15) - 1
 ONGOING = 1
+_FIELDS = 4
+"""How many numbers the producer state keeps for each batch of a producer. The last offset is the second of them."""
 
 
 @attrs.define
@@ -183,7 +185,7 @@ class TransactionStates:
             raise SafetyViolation(
                 f"last stable offset: {where} says {stable}, and all is decided below {least}"
             )
-        self._check_producers(where, log.producers.state, fold)
+        self._check_producers(where, log.producers.state, fold, may_forget=self._may_forget(each))
         for segment in log.segments:
             index = NONE_ABORTED if segment.aborted is None else segment.aborted.index
             if index is not None:
@@ -194,8 +196,19 @@ class TransactionStates:
                         f"aborted transactions: {where}, segment {segment.base_offset} has {there}, and its index {known}"
                     )
 
+    def _may_forget(self, each: Hosted) -> bool:
+        """True if the run has lasted as long as a broker remembers a silent producer."""
+        assert each.node.broker is not None
+        expiration_ms = min(found.context.producer_id_expiration_ms for found in each.node.broker.log_dirs)
+        return self._processes.world.now * 1000 >= expiration_ms
+
     @staticmethod
-    def _check_producers(where: str, known: ProducerState, fold: ProducersFold) -> None:
+    def _check_producers(where: str, known: ProducerState, fold: ProducersFold, *, may_forget: bool) -> None:
+        """Compare the open transactions and the coordinator epochs of all producers.
+
+        A producer that was forgotten and then wrote again has no coordinator epoch. It has no batch from before its
+        last marker, either.
+        """
         if dict(known.ongoing) != fold.open():
             raise SafetyViolation(
                 f"open transactions: {where} knows {dict(known.ongoing)}, and its log has {fold.open()}"
@@ -204,7 +217,10 @@ class TransactionStates:
             other = known.entries.get(producer_id)
             if other is None:
                 continue
-            if other.coordinator_epoch != entry.coordinator_epoch:
+            begun_anew = other.coordinator_epoch < 0 and all(
+                end > entry.marker_offset for end in other.batches[1::_FIELDS]
+            )
+            if other.coordinator_epoch != entry.coordinator_epoch and not (may_forget and begun_anew):
                 raise SafetyViolation(
                     f"coordinator epoch: {where} knows {other.coordinator_epoch} of producer {producer_id}, and its last "
                     f"marker has {entry.coordinator_epoch}"

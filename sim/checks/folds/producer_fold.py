@@ -36,10 +36,13 @@ class FoldedBatch(NamedTuple):
 
 @attrs.define
 class ProducerFold:
-    """The state of one producer. `open_from` is the first offset of its open transaction, or -1."""
+    """The state of one producer. `open_from` is the first offset of its open transaction, or -1. `marker_offset` is
+    that of its last marker, or -1.
+    """
 
     epoch: int
     coordinator_epoch: int = NONE
+    marker_offset: int = NONE
     open_from: int = NONE
     batches: list[FoldedBatch] = attrs.Factory(list)
 
@@ -119,7 +122,7 @@ class ProducersFold:
         if coordinator_epoch < producer.coordinator_epoch:
             newest = producer.coordinator_epoch
             self.fallen = FallenEpoch(header.producer_id, header.base_offset, coordinator_epoch, newest)
-        producer.coordinator_epoch = coordinator_epoch
+        producer.coordinator_epoch, producer.marker_offset = coordinator_epoch, header.base_offset
         begun, producer.open_from = producer.open_from, NONE
         if begun < 0:
             return None

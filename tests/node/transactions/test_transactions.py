@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from odradek.data_plane.ports import VerifiedPartition
+from odradek.env.ports import ConnectionLost
 from odradek.node.node import Node
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.errors import ErrorCode
@@ -373,3 +374,21 @@ def test_many_partitions_are_verified_with_one_question() -> None:
         assert [len(asked[3]) for asked in coordinator.asked] == [count]
 
     run(script, coordinator)
+
+
+def test_a_marker_on_a_replaced_connection_ends_no_later_transaction() -> None:
+    """A marker is sent again on a new connection, and the producer's next transaction begins. Then the first request
+    arrives on the old connection: the node closes it, and the transaction stays open."""
+
+    async def script(connect: Connect, client: Client) -> None:
+        old, new = await connect(), await connect()
+        assert await produce(client, 0) == [(0, 0)]
+        assert await end(new, COMMIT) == 0
+        assert await produce(client, 2) == [(0, 3)]
+        with pytest.raises(ConnectionLost):
+            await end(old, COMMIT)
+        answer = await request(client, committed_fetch(0), 11)
+        assert answer.responses[0].partitions[0].last_stable_offset == 3
+        assert await end(new, ABORT) == 0
+
+    run(script, Coordinator(ErrorCode.NONE))

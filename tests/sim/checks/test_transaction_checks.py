@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import attrs
 import pytest
@@ -152,3 +153,20 @@ def test_a_marker_of_an_older_coordinator_is_noticed(epochs: tuple[int, ...]) ->
         batch[:8] = offset.to_bytes(8, "big")
         fold.take(parse_header(batch), bytes(batch))
     assert fold.fallen == (None if epochs[-1] == 4 else (1, 1, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("may_forget", "written", "is_told"), [(False, [5], True), (True, [5], False), (True, [2, 5], True)]
+)
+def test_a_forgotten_producer_begins_without_a_coordinator_epoch(
+    may_forget: bool, written: list[int], is_told: bool
+) -> None:
+    """A producer that was silent for long may lose its coordinator epoch, but only with all its older batches."""
+    fold, known = ProducersFold(), ProducerState()
+    marker = build_marker(1, 0, 7, is_commit=True, timestamp_ms=0)
+    marker[:8] = (4).to_bytes(8, "big")
+    fold.take(parse_header(marker), bytes(marker))
+    for sequence, offset in enumerate(written):
+        known.update(1, 0, sequence, offset, 0, 0, is_transactional=False)
+    with pytest.raises(SafetyViolation, match="knows -1") if is_told else nullcontext():
+        TransactionStates._check_producers("a log", known, fold, may_forget=may_forget)

@@ -136,6 +136,7 @@ NAMED: Mapping[str, str] = {
         data_plane.metadata_snapshots SNAPSHOT_BYTES_MAX
         data_plane.quotas.client_quotas ACCOUNTS_MAX
         data_plane.transactions.machine APPEND_BYTES_MAX
+        data_plane.transactions.marker_senders SENDERS_MAX
     """,
     "a cost, a weight or an estimate of bytes: limits that are knobs are counted in them": """
         client.producer.accumulator _RECORD_OVERHEAD _HEADER_OVERHEAD _ROW_MEMORY _ROW_BYTES _ROWS_MORE _BATCH_MEMORY
