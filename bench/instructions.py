@@ -2,6 +2,7 @@
 
     python -m bench.instructions                                          # this tree
     python -m bench.instructions --before /other/checkout/.venv/bin/odradek   # and the ratio to another one
+    python -m bench.instructions --kinds metadata                         # only some requests
 
 CPU time on a shared machine differs by a tenth between two runs of the same code. Counted instructions of the node's
 user code differ by less than a hundredth, so they can show a change of two percent. They are not a measure of time:
@@ -31,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -166,7 +167,7 @@ def instructions_per_request(node: CountedNode, kind: Kind, depth: int, requests
     return figures
 
 
-def measure(odradek: Path, requests: int) -> dict[str, float]:
+def measure(odradek: Path, requests: int, kinds: Sequence[str]) -> dict[str, float]:
     """Return thousands of instructions per request by kind and depth, in one process: the median of four periods."""
     figures = {}
     with (
@@ -174,7 +175,7 @@ def measure(odradek: Path, requests: int) -> dict[str, float]:
         counted_node(odradek, Path(data)) as node,
     ):
         for kind in COUNTED_KINDS:
-            for depth in (1, 8) if kind.name != "produce-alone" else ():
+            for depth in (1, 8) if kind.name in kinds else ():
                 counted = instructions_per_request(node, kind, depth, requests)
                 figures[f"{kind.name}, {depth} in a write"] = statistics.median(counted) / 1000
     return figures
@@ -222,14 +223,16 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="command `odradek` of the checkout to compare with")
     parser.add_argument("--processes", type=int, default=3, help="node processes of each tree (default: 3)")
     parser.add_argument("--requests", type=int, default=400, help="requests in one period (default: 400)")
+    names = [kind.name for kind in COUNTED_KINDS if kind.name != "produce-alone"]
+    parser.add_argument("--kinds", nargs="+", choices=names, default=names, help="only these requests")
     arguments = parser.parse_args()
     if not shutil.which("valgrind"):
         sys.exit("valgrind is not installed; install it, for example with: apt-get install valgrind")
     now, before = [], []
     for _ in range(arguments.processes):
-        now.append(measure(ODRADEK, arguments.requests))
+        now.append(measure(ODRADEK, arguments.requests, arguments.kinds))
         if arguments.before:
-            before.append(measure(arguments.before, arguments.requests))
+            before.append(measure(arguments.before, arguments.requests, arguments.kinds))
     print(
         "| request | thousand instructions | lowest to highest | before | lowest to highest | now / before |"
     )

@@ -4,7 +4,8 @@ also builds the other files of a release.
 
 A host needs only the archive, `odradek-VERSION.tar`, and downloads nothing from a registry. By default the wheels are for
 the Python that runs this program. Other Pythons can be named: pip chooses wheels for them without running them, and one
-archive may have the wheels for several. The platform must be the same as on the hosts.
+archive may have the wheels for several. The architecture must be the same as on the hosts. Their C library is that of Debian
+12 or newer, so no wheel needs a newer one, whatever the system of the building machine.
 
 A release is identified by its digest, which is computed from the digests of its wheels. Our wheel contains the name of
 its commit. So the same commit always gives the same digest, and different commits give different digests. If there are
@@ -40,6 +41,12 @@ _MINOR_MIN = 11
 """The minor version of the oldest Python 3 that runs Odradek."""
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The version of the Python that runs this program."""
+_GLIBC_MINOR_MAX = 36
+"""The minor version of Debian 12's C library, glibc 2.36. No wheel may need a newer one."""
+_GLIBC_MINOR_MIN = 5
+"""The minor version of the oldest C library that a wheel can name (PEP 600)."""
+_OLD_TAGS = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+"""Platform tags of the time before PEP 600, by the minor version of the C library that they mean."""
 SIGNATURE = "MANIFEST.json.sig"
 NAMESPACE = "odradek-release"
 """The namespace of signatures of releases, by which `ssh-keygen` distinguishes them from other signatures."""
@@ -70,7 +77,7 @@ def build_each(
 
     Raises the errors of `build`.
     """
-    pythons = _checked_pythons(pythons)
+    pythons = checked_pythons(pythons)
     with tempfile.TemporaryDirectory() as directory:
         wheels, builder = Path(directory, "wheels"), Path(directory, "builder")
         # Use the pip of this environment: to install pip into the new one would take longer than to build our wheel.
@@ -90,13 +97,25 @@ def build_each(
             yield pack(out / f"odradek-{name}.tar", chosen, name, key, pythons)
 
 
-def _checked_pythons(pythons: Sequence[str]) -> list[str]:
+def checked_pythons(pythons: Sequence[str]) -> list[str]:
     """Return the versions of the hosts' Pythons, each once and in order. Raises `BadArgument`."""
     for each in pythons:
         found = _PYTHON.fullmatch(each)
         if found is None or int(found[1]) < _MINOR_MIN:
             raise BadArgument(f"{each!r} is no Python for Odradek: write it like 3.{_MINOR_MIN} or 3.13")
     return sorted({*pythons} or {HERE}, key=lambda each: int(each.partition(".")[2]))
+
+
+def platforms(machine: str) -> list[str]:
+    """Return the platform tags of wheels that run on all hosts of an architecture such as x86_64, the best first (PEP 600).
+
+    `linux_x86_64` is left out, because it names no version of the C library.
+    """
+    found = []
+    for minor in range(_GLIBC_MINOR_MAX, _GLIBC_MINOR_MIN - 1, -1):
+        names = [f"manylinux_2_{minor}", *filter(None, [_OLD_TAGS.get(minor)])]
+        found += [f"{each}_{machine}" for each in names]
+    return found
 
 
 def _fetch(pip: list[str], wheels: Path, pythons: Sequence[str]) -> None:
@@ -106,8 +125,9 @@ def _fetch(pip: list[str], wheels: Path, pythons: Sequence[str]) -> None:
     locked = ["--require-hashes", "--no-deps", "--only-binary", ":all:"]
     files = ["-r", str(ROOT / "wheels.txt"), "-r", str(ROOT / "deploy" / "wheels.txt")]
     commands = [["install", *locked, "-r", str(ROOT / "wheels-build.txt")]]
+    fit = [word for each in platforms(platform.machine()) for word in ("--platform", each)]
     for each in pythons:
-        chosen = ["--python-version", each, "--dest", str(wheels / each)]
+        chosen = ["--python-version", each, *fit, "--dest", str(wheels / each)]
         commands.append(["download", *locked, *chosen, *files])
     running = [subprocess.Popen([*pip, *command]) for command in commands]
     statuses = [process.wait() for process in running]

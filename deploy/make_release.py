@@ -8,19 +8,29 @@
 
 `--from` takes a version of CHANGELOG.md, a tag or a commit. The sources of that commit are cloned, and the release is
 built by the program in these sources. Programs before 0.3.0 build only the archive for hosts. Up to 0.3.0, an archive is
-always for the Python that runs the program.
+always for the Python that runs the program. So `--python` is refused for another one, and the message names the command
+that builds the release.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.build_release import ROOT, BadArgument, WheelsUnavailable, build, version_of
+from deploy.build_release import (
+    HERE,
+    ROOT,
+    BadArgument,
+    WheelsUnavailable,
+    build,
+    checked_pythons,
+    version_of,
+)
 from deploy.released import UnknownRelease, commit_named
 
 __all__ = ["main", "release_from"]
@@ -35,8 +45,9 @@ def release_from(
     """Clone the sources of a version, tag or commit, and run their program to build the release. Return its exit
     status.
 
-    Raises `UnknownRelease`.
+    Raises `UnknownRelease`, and `BadArgument` for Pythons for which that program cannot choose wheels.
     """
+    pythons = checked_pythons(pythons)
     commit, released = commit_named(name, ROOT)
     if released and version not in (None, released):
         raise UnknownRelease(f"{name} is the release {released}, and has no other version")
@@ -58,8 +69,21 @@ def release_from(
         command = [sys.executable, "-m", f"deploy.{program}", "--out", str(out.resolve())]
         command += ["--version", version] if version else []
         command += ["--sign", str(key.resolve())] if key else []
-        command += [word for each in pythons for word in ("--python", each)]
+        if _has_option(command[:3], clone, "--python"):
+            command += [word for each in pythons for word in ("--python", each)]
+        elif pythons != [HERE]:
+            wanted = f"make release FROM={name} PYTHON=/path/to/python{pythons[-1]}"
+            several = " An archive for several Pythons needs a newer release." if len(pythons) > 1 else ""
+            raise BadArgument(
+                f"the program of {name} takes no --python. It chooses wheels for the Python that runs it: {wanted}.{several}"
+            )
         return subprocess.run(command, cwd=clone, check=False).returncode
+
+
+def _has_option(command: Sequence[str], directory: Path, option: str) -> bool:
+    """True if the help of a program, run in a directory, lists an option. The program may be older than this one."""
+    done = subprocess.run([*command, "--help"], cwd=directory, check=True, stdout=subprocess.PIPE, text=True)
+    return re.search(rf"(?m)^  {option}\b", done.stdout) is not None
 
 
 def _parse() -> argparse.Namespace:

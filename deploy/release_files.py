@@ -17,6 +17,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -49,6 +50,7 @@ def write_beside(archive: Path, name: str, key: Path | None = None) -> list[Path
         copy_source(source, name)
         wheels.mkdir()
         with tarfile.open(archive) as tar:
+            pythons = json.loads(_content(tar, tar.getmember("MANIFEST.json")))["python"].split()
             for member in tar:
                 if member.name.startswith("wheels/"):
                     (wheels / Path(member.name).name).write_bytes(_content(tar, member))
@@ -57,12 +59,13 @@ def write_beside(archive: Path, name: str, key: Path | None = None) -> list[Path
         origin = (source / "COMMIT").read_text().split()[0]
         constraints = (source / "wheels.txt").read_text()
         hashes = locked_hashes(constraints + (source / "deploy" / "wheels.txt").read_text())
+        materials = bill(shipped, hashes, origin, _time(origin), pythons)
         made = [
             _written(out / ours.name, ours.read_bytes()),
             _sdist(source, out),
             _collection(source, name, out),
             _written(out / f"odradek-{name}.constraints.txt", constraints.encode()),
-            _written(out / f"odradek-{name}.cdx.json", bill(shipped, hashes, origin, _time(origin)).encode()),
+            _written(out / f"odradek-{name}.cdx.json", materials.encode()),
         ]
     sums = "".join(f"{_digest(each)}  {each.name}\n" for each in sorted([archive, *made]))
     made.append(_written(out / f"odradek-{name}.SHA256SUMS", sums.encode()))

@@ -40,6 +40,7 @@ from odradek.metadata_quorum.controller.limits import (
 from odradek.metadata_quorum.controller.parts import LongRequest
 from odradek.metadata_quorum.envelope import NODE_ITSELF, Sender, carries_code, open_response, seal_request
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
+from odradek.metadata_quorum.process_watch import ProcessWatch
 from odradek.metadata_quorum.quotas.token_bucket import wait_ms
 from odradek.metadata_quorum.replica.describe_quorum import refuse_description
 from odradek.metadata_quorum.replica.peers import Peer, PeerCall, PeerConnections
@@ -160,6 +161,9 @@ class Service(Protocol):
 
     @property
     def doors(self) -> ControllerDoors | None: ...
+
+    @property
+    def watch(self) -> ProcessWatch | None: ...
 
     def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None: ...
 

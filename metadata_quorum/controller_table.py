@@ -53,6 +53,7 @@ from odradek.serving.long_work import LongWork, Share
 from odradek.wire.api import api_versions, response_class
 from odradek.wire.api_keys import APIS, ApiKey
 from odradek.wire.errors import ErrorCode, KafkaError
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from odradek.wire.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -162,6 +163,8 @@ class AskHere:
 
     def handle(self, context: Context, request: Message) -> Result:
         service, version = self._service, context.api_version
+        if isinstance(request, BrokerHeartbeatRequest) and service.watch is not None:
+            service.watch.heard(context, request.broker_id, request.broker_epoch)
         sender = Sender(context.principal, context.client_id or "", context.client_address)
         if takes_long(service, request):
             return Suspend(

@@ -26,7 +26,10 @@ import attrs
 
 from odradek.env.ports import DiskRefused, Log, TaskGroup
 from odradek.metadata_quorum.controller.audited_changes import audit_change
-from odradek.metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
+from odradek.metadata_quorum.controller.brokers.broker_registration import (
+    FenceDeadBroker,
+    FenceExpiredBrokers,
+)
 from odradek.metadata_quorum.controller.controller import (
     Activate,
     Controller,
@@ -40,9 +43,15 @@ from odradek.metadata_quorum.controller.doors import ControllerDoors
 from odradek.metadata_quorum.controller.parts import PART_WEIGHT_MAX, LongRequest
 from odradek.metadata_quorum.envelope import NODE_ITSELF, Sender
 from odradek.metadata_quorum.features import THIS_RELEASE, Release, unsupported_feature
-from odradek.metadata_quorum.image.metadata_image import InvalidMetadata, MetadataDelta, MetadataImage
+from odradek.metadata_quorum.image.metadata_image import (
+    BrokerImage,
+    InvalidMetadata,
+    MetadataDelta,
+    MetadataImage,
+)
 from odradek.metadata_quorum.image.unreadable_configs import MetadataErrors
 from odradek.metadata_quorum.ports import PeerChannels, QuorumStateStore, ReplicatedLog, SnapshotStore
+from odradek.metadata_quorum.process_watch import ProcessWatch
 from odradek.metadata_quorum.quotas.mutation_quotas import MutationQuotas
 from odradek.metadata_quorum.replica.driver_protocol import QuorumSettings
 from odradek.metadata_quorum.replica.peers import Addresses, PeerConnections
@@ -129,6 +138,11 @@ class MetadataService:
         """The checks of clients' rights for requests to the controller; None without an authorizer."""
         self.auditor: Auditor | None = None
         """The audit log, which gets the author of each change of the metadata log; None if there is none."""
+        self.watch: ProcessWatch | None = None
+        """The watch over the processes of brokers; None on a node that is only a broker, or if it is disabled."""
+        if settings.controller is not None and settings.controller.suspicion_ms:
+            node_id, suspicion_ms = settings.quorum.me.node_id, settings.controller.suspicion_ms
+            self.watch = ProcessWatch(env, self, logger, node_id, suspicion_ms)
         self.mutation_quotas = MutationQuotas(settings.controller or ControllerSettings())
         self._is_active = False
         self._is_stopping = False
@@ -167,6 +181,9 @@ class MetadataService:
                 tasks.start_soon(self._ask_periodically, task, name=task.name)
             period_ms = session_check_ms(settings)
             tasks.start_soon(self._check_sessions, period_ms / 1000, name="broker sessions")
+        if self.watch is not None:
+            self._publisher.subscribe(self.watch.look)
+            tasks.start_soon(self.watch.run, tasks, name="watch over brokers")
 
     async def join(self, tasks: TaskGroup, peers: PeerChannels) -> None:
         """Do the same as `start`, but without the controller's timers. Connections to other nodes are made
@@ -211,6 +228,15 @@ class MetadataService:
     def is_active(self) -> bool:
         """True while this node is the active controller."""
         return self._is_active
+
+    def silent_brokers(self, since_ms: int) -> list[BrokerImage]:
+        """List the unfenced brokers from which this active controller has heard nothing since `since_ms`."""
+        image = self._newest_image
+        return [image.brokers[each] for each in self._controller.sessions.silent(image, since_ms)]
+
+    def fence_dead(self, request: FenceDeadBroker, told: Callable[[list[int] | None], None]) -> None:
+        """Fence a broker whose process has ended. `told` gets the response once it is committed."""
+        self.submit(request).on_release(told)
 
     def charge_changes(self, sender: Sender, request: Message, version: int) -> Admitted | None:
         """Return the part of a client's request that its quota of changes allows; None if no quota applies.
@@ -482,6 +508,8 @@ class MetadataService:
             metadata_version=image.metadata_version,
         )
         self._caught_up.set()
+        if self.watch is not None:
+            self.watch.suspect_all()
         self.quorum.notify_observers()
 
     def _check_features(self, image: MetadataImage, first: dict[str, int] | None = None) -> None:

@@ -173,6 +173,16 @@ class BrokerSessions:
             if not broker.fenced and not self.is_valid(broker_id, now_ms)
         ]
 
+    def silent(self, image: MetadataImage, since_ms: int) -> list[int]:
+        """List the unfenced brokers whose sessions have not begun again since `since_ms`, sorted by id."""
+        return [
+            broker_id
+            for broker_id, broker in sorted(image.brokers.items())
+            if not broker.fenced
+            and (contact := self._contacts.get(broker_id)) is not None
+            and contact.heard_ms <= since_ms
+        ]
+
     def leaderships_moved(self, broker_id: int, end_offset: int) -> None:
         """Store the log end offset after all leaderships were moved from a broker that shuts down.
 

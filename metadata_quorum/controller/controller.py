@@ -28,7 +28,10 @@ from odradek.metadata_quorum.controller.access.tokens import (
 from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
 from odradek.metadata_quorum.controller.brokers import broker_registration as brokers
 from odradek.metadata_quorum.controller.brokers import directories
-from odradek.metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
+from odradek.metadata_quorum.controller.brokers.broker_registration import (
+    FenceDeadBroker,
+    FenceExpiredBrokers,
+)
 from odradek.metadata_quorum.controller.brokers.controller_registration import register_controller
 from odradek.metadata_quorum.controller.brokers.leaving_isrs import begin_waiting
 from odradek.metadata_quorum.controller.brokers.unregistration import unregister_broker
@@ -246,6 +249,7 @@ _OF_CLIENTS: Mapping[type, _Decide] = {
 
 _OF_TIMERS: Mapping[type, _Decide] = {
     FenceExpiredBrokers: brokers.fence_expired,
+    FenceDeadBroker: brokers.fence_dead,
     BalanceLeaders: elections.balance_leaders,
     ElectLeaderless: elections.elect_leaderless,
     ExpireTokens: expire_tokens,

@@ -47,6 +47,10 @@ class ControllerSettings:
     """True if `authorizer.class.name` is set. Otherwise ACLs cannot be created."""
     tokens_per_owner_max: int = 1_000
     """The most delegation tokens that one owner may have (`odradek.delegation.token.max.per.owner`)."""
+    suspicion_ms: int = 3_000
+    """A broker whose last heartbeat is so many milliseconds old is suspected of being dead
+    (`odradek.broker.suspicion.ms`). With 0, only the end of its session matters, as in Kafka.
+    """
     token_secrets: TokenSecrets | None = None
     """The secrets of delegation tokens. None if `delegation.token.secret.key` is unset; then requests for
     tokens are refused.

@@ -28,6 +28,7 @@ class DecisionFigures:
     eligible_elections: int = 0
     """The number of elections of a leader that was eligible but not in sync (KIP-966). It has all committed records."""
     fenced_by_timeout: int = 0
+    fenced_at_death: int = 0
 
     def committed(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:
         """Count the elections in a committed decision."""

@@ -101,7 +101,8 @@ class Outgoing:
                 f"one call passes {len(self._descriptors)} files to a companion, but at most {FILES_MAX} are allowed"
             )
         table = b"".join(_ROW.pack(is_writable, view.nbytes) for is_writable, view in apart)
-        body = file.getbuffer()
+        # No `getbuffer`: the collector cannot close a file with such a view. Python 3.13 reports that on stderr.
+        body = memoryview(file.getvalue())
         self._head = _HEAD.pack(body.nbytes, len(apart), len(self._descriptors)) + table
         self._body = body
 

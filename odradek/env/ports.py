@@ -128,6 +128,10 @@ class ConnectionLost(Exception):
     """The connection is lost, because it was reset, refused, or closed during a send."""
 
 
+class ConnectionRefused(ConnectionLost):
+    """The host has refused the connection: no program listens on this port. A firewall may refuse in the same way."""
+
+
 class ConnectionCut(ConnectionLost):
     """This node ended the connection because of bytes that the peer sent. The text says why."""
 
@@ -468,7 +472,7 @@ class Network(Protocol):
 
     async def connect(self, host: str, port: int, *, address: str | None = None) -> Conn:
         """Connect to a host. With `address`, which is one of the host's addresses, connect only to this
-        address. Raises `ConnectionLost`.
+        address. Raises `ConnectionLost`, and `ConnectionRefused` if all addresses refuse.
         """
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from typing import Any
 import trio
 from trio.lowlevel import notify_closing, wait_readable, wait_writable
 
-from odradek.env.ports import Buffer, ConnectionLost, DiskError, File, PeerEnd
+from odradek.env.ports import Buffer, ConnectionLost, ConnectionRefused, DiskError, File, PeerEnd
 from odradek.env.real_descriptors import disk_error
 from odradek.env.real_files import RealFile
 
@@ -263,12 +263,15 @@ class TcpNetwork:
 
     async def connect(self, host: str, port: int, *, address: str | None = None) -> TcpConn:
         reason: OSError | None = None
+        is_refused = True
         for family, kind, protocol, _, each in await self._resolve(address or host, port):
             try:
                 return await self._connect_one(family, kind, protocol, each)
             except OSError as error:
                 reason = error
-        raise ConnectionLost(f"cannot connect to {host}:{port}: {reason}") from reason
+                is_refused &= error.errno == errno.ECONNREFUSED
+        kind_of_loss = ConnectionRefused if reason is not None and is_refused else ConnectionLost
+        raise kind_of_loss(f"cannot connect to {host}:{port}: {reason}") from reason
 
     async def addresses_of(self, host: str, port: int) -> tuple[str, ...]:
         """Return all IP addresses of a host name. Raises `ConnectionLost`."""

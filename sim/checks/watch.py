@@ -44,6 +44,7 @@ from sim.checks.derived.group_states import GroupStates
 from sim.checks.derived.image_caches import ImageCaches
 from sim.checks.derived.metadata_replay import MetadataReplay
 from sim.checks.derived.transactions import TransactionStates
+from sim.checks.found_dead import FoundDead
 from sim.checks.groups.fenced_members import FencedMembers
 from sim.checks.groups.told_offsets import ToldOffsets
 from sim.checks.invariants import (
@@ -162,6 +163,7 @@ class Watch:
         if cluster.shape.guarded:
             self.checks += (self.access,)
         self.availability = Availability(processes)
+        self.found_dead = FoundDead(cluster)
         self.told_offsets = ToldOffsets(processes)
         self.fenced_members = FencedMembers(processes)
         self.tap = self._tapped()
@@ -187,6 +189,7 @@ class Watch:
         self._world.fabric.on_sent = self.tap.sent
         self.stored_marks.watch_markers()
         self.promises.watch_cuts()
+        self.found_dead.begin()
         self._look_later()
 
     def end(self) -> None:

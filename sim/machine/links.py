@@ -90,6 +90,8 @@ class Links:
         self.weather = weather
         self.random = random
         self._links: dict[tuple[str, str], _Link] = {}
+        self._refused: set[tuple[str, str]] = set()
+        """The links that have refused new connections at some time."""
 
     def _link(self, source: str, target: str) -> _Link:
         return self._links.setdefault((source, target), _Link())
@@ -134,6 +136,12 @@ class Links:
         again.
         """
         self._link(source, target).closed = how
+        if how == "refuses":
+            self._refused.add((source, target))
+
+    def has_refused(self, source: str, target: str) -> bool:
+        """True if new connections from `source` to `target` were refused at some time by a fault of the link."""
+        return (source, target) in self._refused
 
     def closed(self, source: str, target: str) -> Closed | None:
         """Return how new connections fail ("refuses" or "swallows"); None if they are accepted."""

@@ -17,6 +17,7 @@ import errno
 import sys
 from collections.abc import Callable, Mapping
 from random import Random
+from typing import cast
 
 import attrs
 
@@ -48,11 +49,13 @@ class TraceLog:
         who: str,
         on_offline: Callable[[Mapping[str, object]], None] = lambda fields: None,
         on_bug: Callable[[Exception], None] = lambda error: None,
+        on_found_dead: Callable[[int, int], None] = lambda broker_id, broker_epoch: None,
     ) -> None:
         self._world = world
         self._who = who
         self._on_offline = on_offline
         self._on_bug = on_bug
+        self._on_found_dead = on_found_dead
         self.directory_is_offline = False
         self.is_unregistered = False
         """True once the broker has logged that an operator removed it from the cluster."""
@@ -66,6 +69,8 @@ class TraceLog:
             self._on_offline(fields)
         elif event == "broker.unregistered":
             self.is_unregistered = True
+        elif event == "broker.found_dead":
+            self._on_found_dead(cast("int", fields["broker"]), cast("int", fields["broker_epoch"]))
 
     def error(self, event: str, /, **fields: object) -> None:
         self.errors += 1
@@ -105,6 +110,10 @@ class Member:
         self.answers = AnswerCounts()
         """Counts of the answers that the node's earlier processes have sent."""
         self._errors = 0
+        self.on_found_dead: Callable[[Member, int, int], None] = lambda controller, broker_id, broker_epoch: (
+            None
+        )
+        """Called when the controller on this node has fenced a broker because its process had ended."""
         self.node: Node | None = None
         """The node object of the present or last process, for the checks."""
         self._stop: Event | None = None
@@ -159,7 +168,7 @@ class Member:
             if running.env.alive and not self.may_be_damaged:
                 self.world.refute(error)
 
-        log = self.log = TraceLog(self.world, self.name, offline, bug)
+        log = self.log = TraceLog(self.world, self.name, offline, bug, self._found_dead)
 
         def made(node: Node) -> None:
             self.node = node
@@ -184,6 +193,9 @@ class Member:
             if self.node is not None:
                 for services in self.node.services:
                     self.answers.count_table(services.table)
+
+    def _found_dead(self, broker_id: int, broker_epoch: int) -> None:
+        self.on_found_dead(self, broker_id, broker_epoch)
 
     def _must_have_a_reason(self, fields: Mapping[str, object]) -> None:
         """Fail the run if a log directory has gone offline without a fault of its disk."""

@@ -42,7 +42,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from odradek.env.ports import Buffer, Conn, ConnectionLost, DiskError, File, Listener, Network, PeerEnd
+from odradek.env.ports import (
+    Buffer,
+    Conn,
+    ConnectionLost,
+    ConnectionRefused,
+    DiskError,
+    File,
+    Listener,
+    Network,
+    PeerEnd,
+)
 from sim.machine.disk_files import SimFile
 from sim.machine.events import Agenda
 from sim.machine.links import Line, Links, Repeats, answers
@@ -617,7 +627,8 @@ class SimNetwork:
         finally:
             timeout.cancel()
         if attempt.conn is None:
-            raise ConnectionLost(f"{host}:{port}: {attempt.failure}")
+            lost = ConnectionRefused if attempt.failure == "refused" else ConnectionLost
+            raise lost(f"{host}:{port}: {attempt.failure}")
         node.record("connected", attempt.conn.name)
         return attempt.conn
 

@@ -299,6 +299,8 @@ class ClusterScenario:
             **self._crew.figures(),
             **{f"held {name}": times for name, times in self.watch.answers.statistics().items() if times},
             **{f"access {name}": times for name, times in self.watch.access.statistics().items() if times},
+            "found dead": self.watch.found_dead.right,
+            "found dead by mistake": self.watch.found_dead.wrong,
             **{f"repeated {what}": times for what, times in self._repeats().items()},
             "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }

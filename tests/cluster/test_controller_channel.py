@@ -93,6 +93,8 @@ class Service:
 
     doors = None
     """No authorizer: every client may send every request."""
+    watch = None
+    """Nobody watches the processes of brokers."""
 
     @property
     def committed_image(self) -> MetadataImage:

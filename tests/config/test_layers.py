@@ -248,6 +248,7 @@ OURS = {
     "BrokerSettings.cleaner_threads_per_disk": "a key of ours",
     "CleanerSettings.threads_per_disk": "a key of ours",
     "ControllerSettings.has_authorizer": "of a key that is a name",
+    "ControllerSettings.suspicion_ms": "a key of ours",
     "ControllerSettings.tokens_per_owner_max": "a key of ours",
     "ControllerSettings.unclean_recovery_manager_enabled": "a key of KIP-966 that Kafka does not have yet",
     "ControllerSettings.unclean_recovery_timeout_ms": "a key of KIP-966 that Kafka does not have yet",

@@ -3,6 +3,7 @@ hosts."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
@@ -214,6 +215,42 @@ def test_an_archive_for_several_pythons(tmp_path: Path, monkeypatch: pytest.Monk
     for bad in ("3.10", "4.0", "313", "3.13.1", "cp313"):
         with pytest.raises(build_release.BadArgument, match="is no Python for Odradek"):
             build_release.build(tmp_path, "1.2", None, [bad])
+
+
+NEW_C_LIBRARY = 'import os\nos.confstr = lambda name: "glibc 2.45"\n'
+
+
+@pytest.mark.parametrize(
+    ("machine", "chosen"),
+    [("x86_64", "manylinux_2_36_x86_64"), ("aarch64", "manylinux2014_aarch64")],
+)
+def test_wheels_fit_the_c_library_of_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, chosen: str
+) -> None:
+    """A newer building machine chooses wheels that run on Debian 12, and those for the architecture of the archive."""
+    tags = ("manylinux_2_37_x86_64", "manylinux_2_36_x86_64", "manylinux2014_x86_64", "linux_x86_64")
+    for tag in (*tags, "manylinux_2_37_aarch64", "manylinux2014_aarch64"):
+        (tmp_path / "index").mkdir(exist_ok=True)
+        with zipfile.ZipFile(tmp_path / "index" / f"fast-1.0-cp313-cp313-{tag}.whl", "w") as archive:
+            about = f"Metadata-Version: 2.1\nName: fast\nVersion: 1.0\nSummary: {tag}\n"
+            archive.writestr("fast-1.0.dist-info/METADATA", about)
+            archive.writestr("fast-1.0.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: cp313-cp313-{tag}\n")
+    digests = [hashlib.sha256(each.read_bytes()).hexdigest() for each in (tmp_path / "index").iterdir()]
+    (tmp_path / "wheels.txt").write_text("fast==1.0" + "".join(f" --hash=sha256:{each}" for each in digests))
+    (tmp_path / "deploy").mkdir()
+    for empty in ("deploy/wheels.txt", "wheels-build.txt", "pip.conf"):
+        (tmp_path / empty).touch()
+    (tmp_path / "sitecustomize.py").write_text(NEW_C_LIBRARY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    monkeypatch.setattr(build_release, "ROOT", tmp_path)
+    monkeypatch.setattr(build_release.platform, "machine", lambda: machine)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    build_release._fetch(pip, tmp_path / "wheels", ["3.13"])
+    (wheel,) = (tmp_path / "wheels" / "3.13").iterdir()
+    assert wheel.name == f"fast-1.0-cp313-cp313-{chosen}.whl"
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from odradek.env import companion as companion_module
+from odradek.env.companion_frames import Outgoing
 from odradek.env.ports import (
     FILES_MAX,
     Companion,
@@ -423,3 +425,14 @@ def test_a_companion_gives_way() -> None:
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert int(said.stdout) == before
     assert not said.stderr
+
+
+def test_a_frame_in_a_cycle_is_collected_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame that is garbage in a cycle, like one in the traceback of an error, reports nothing on stderr."""
+    reported: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    cycle: list[Any] = [Outgoing("a value")]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert reported == []

@@ -78,7 +78,10 @@ def main() -> int:
 def fuzz(names: list[str], seconds: float, seed: int, work: Path) -> int:
     """Run libFuzzer on each target for an equal share of the time."""
     if importlib.util.find_spec("atheris") is None:
-        print("atheris is missing: `make install-dev` installs it on Linux on x86-64", file=sys.stderr)
+        print(
+            "atheris is missing: `make install-dev` installs it on Linux on x86-64 with Python 3.11 to 3.13",
+            file=sys.stderr,
+        )
         return 2
     crashes = 0
     for name in names:

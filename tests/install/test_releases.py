@@ -124,8 +124,8 @@ def test_hashes_of_lock_files() -> None:
     assert sum(map(len, found.values())) == text.count("--hash=sha256:")
 
 
-def _wheel(directory: Path, name: str, *fields: str) -> Path:
-    path = directory / f"{name}-1.0-py3-none-any.whl"
+def _wheel(directory: Path, name: str, *fields: str, fits: str = "py3-none-any") -> Path:
+    path = directory / f"{name}-1.0-{fits}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         about = f"{name}-1.0.dist-info/METADATA"
         archive.writestr(
@@ -147,9 +147,10 @@ def test_the_bill_of_materials(tmp_path: Path) -> None:
     codec = _wheel(tmp_path, "some_codec", "Classifier: License :: OSI Approved :: BSD License")
     pip = _wheel(tmp_path, "pip", "License: MIT")
     digest = hashlib.sha256(codec.read_bytes()).hexdigest()
-    text = bill([ours, codec, pip], {"some-codec": [digest, "f" * 64]}, "1" * 40, WHEN)
+    facts = {"some-codec": [digest, "f" * 64]}, "1" * 40, WHEN, ["3.11"]
+    text = bill([ours, codec, pip], *facts)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-    assert bill([pip, codec, ours], {"some-codec": [digest, "f" * 64]}, "1" * 40, WHEN) == text
+    assert bill([pip, codec, ours], *facts) == text
     found = json.loads(text)
     about = found["metadata"]["component"]
     assert (about["name"], about["version"], about["type"]) == ("odradek", "1.0", "application")
@@ -161,7 +162,71 @@ def test_the_bill_of_materials(tmp_path: Path) -> None:
     assert {"name": "odradek:locked:sha256", "value": "f" * 64} in components["some-codec"]["properties"]
     assert components["pip"]["scope"] == "excluded"
     needs = {each["ref"]: each.get("dependsOn") for each in found["dependencies"]}
-    assert needs["pkg:pypi/odradek@1.0"] == ["pkg:pypi/some-codec@1.0"]
+    assert needs[_purl(ours)] == [_purl(codec)]
+
+
+def _purl(wheel: Path) -> str:
+    """Return the package URL of a wheel, as the specification of package URLs demands for PyPI."""
+    name = wheel.name.split("-")[0].replace("_", "-")
+    return f"pkg:pypi/{name}@1.0?file_name={wheel.name}"
+
+
+def test_the_bill_of_materials_for_several_pythons(tmp_path: Path) -> None:
+    """The bill lists each wheel of a project with its hash and Pythons. A wheel depends on what its Pythons install."""
+    ours = _wheel(tmp_path, "odradek", "Requires-Dist: fast", "Requires-Dist: stable")
+    needs = "Requires-Dist: backport; python_version < '3.13'", "Requires-Dist: stable"
+    old, new = (
+        _wheel(tmp_path, "fast", *needs, fits=f"{fits}-{fits}-manylinux_2_17_x86_64")
+        for fits in ("cp311", "cp313")
+    )
+    # Python 3.13 could install either wheel, and pip takes the newer one.
+    stable, newer = (
+        _wheel(tmp_path, "stable", fits=f"{fits}-abi3-manylinux_2_17_x86_64") for fits in ("cp39", "cp312")
+    )
+    backport = _wheel(tmp_path, "backport")
+    wheels = [ours, old, new, stable, newer, backport]
+    text = bill(wheels, {}, "1" * 40, WHEN, ["3.11", "3.13"])
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    found = json.loads(text)
+    listed = {each["purl"]: each for each in (found["metadata"]["component"], *found["components"])}
+    assert {*listed} == {each["bom-ref"] for each in listed.values()} == {*map(_purl, wheels)}
+    for each in wheels:
+        digest = hashlib.sha256(each.read_bytes()).hexdigest()
+        assert listed[_purl(each)]["hashes"] == [{"alg": "SHA-256", "content": digest}]
+    properties = {
+        each: [one["value"] for one in listed[_purl(each)]["properties"] if one["name"] == "odradek:python"]
+        for each in wheels
+    }
+    assert properties == {
+        ours: ["3.11", "3.13"],
+        old: ["3.11"],
+        new: ["3.13"],
+        stable: ["3.11"],
+        newer: ["3.13"],
+        backport: ["3.11", "3.13"],
+    }
+    edges = {each["ref"]: {*each.get("dependsOn", ())} for each in found["dependencies"]}
+    expected = {ours: {old, new, stable, newer}, old: {backport, stable}, new: {newer}}
+    assert edges == {_purl(each): {*map(_purl, expected.get(each, ()))} for each in wheels}
+
+
+@needs_git
+@pytest.mark.long
+def test_pythons_for_which_an_older_program_chooses_no_wheels(tmp_path: Path) -> None:
+    """A release whose program lacks `--python` is refused for another Python, with the command that builds it."""
+    if _git(ROOT, "rev-parse", "--is-shallow-repository") == "true":
+        pytest.skip("this clone is shallow")
+    build_it = "make release FROM=0.3.0 PYTHON=/path/to/python3.99."
+    several = f"{build_it} An archive for several Pythons needs a newer release."
+    for pythons, expected in (["3.99"], build_it), (["3.98", "3.99"], several):
+        command = [sys.executable, "-m", "deploy.make_release", "--from", "0.3.0", "--out", tmp_path]
+        command += [word for each in pythons for word in ("--python", each)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"no release: the program of 0.3.0 takes no --python. It chooses wheels for the Python that runs it: {expected}\n"
+        )
+    assert not [*tmp_path.iterdir()]
 
 
 @needs_git

@@ -82,6 +82,19 @@ class FenceExpiredBrokers:
     """
 
 
+@attrs.frozen
+class FenceDeadBroker:
+    """A request of the controller to itself: fence a broker whose process has ended (`ProcessWatch`).
+
+    The response is a list with the broker's id if this request has fenced the broker; otherwise an empty list.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    since_ms: int
+    """The monotonic time, in milliseconds, at which the suspicion began."""
+
+
 def register_broker(
     image: MetadataImage, request: BrokerRegistrationRequest, context: DecisionContext, basis: DecisionBasis
 ) -> Decision:
@@ -373,6 +386,24 @@ def fence_expired(
     for broker_id in expired:
         sessions.remove(broker_id)
     return Decision(records, expired)
+
+
+def fence_dead(
+    image: MetadataImage, request: FenceDeadBroker, context: DecisionContext, basis: DecisionBasis
+) -> Decision:
+    """Fence a broker whose process has ended. Do nothing if the broker is fenced, has registered again, or has sent
+    a heartbeat since the suspicion began.
+    """
+    broker = image.brokers.get(request.broker_id)
+    if broker is None or broker.fenced or broker.epoch != request.broker_epoch:
+        reached("controller.death_of_earlier_life_dropped")
+        return Decision([], [])
+    if basis.sessions.heard_since(broker.broker_id, request.since_ms):
+        reached("controller.suspect_is_alive")
+        return Decision([], [])
+    records = fence(image, [broker], context.now_ms, basis)
+    basis.sessions.remove(broker.broker_id)
+    return Decision(records, [broker.broker_id])
 
 
 def _leads_anything(image: MetadataImage, broker_id: int) -> bool:

@@ -12,9 +12,11 @@ at any time. A cancelled poll loses no records.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from inspect import isawaitable
 from typing import Any, TypeVar
+
+import attrs
 
 from odradek.client.consumer.consumer_machine import ConsumerMachine
 from odradek.client.consumer.consumer_types import (
@@ -51,6 +53,25 @@ __all__ = ["AsyncConsumer"]
 T = TypeVar("T")
 _ITERATION_SECONDS = 3600.0
 _CLOSE_SECONDS = 30.0
+
+
+# No async generator: a `break` leaves it unfinished, and then trio warns. Loops over a topic usually end by `break`.
+@attrs.define
+class _Loop:
+    """The iterator of an `async for` over a consumer."""
+
+    _next_records: Callable[[], Awaitable[Iterator[ConsumerRecord] | None]]
+    _left: Iterator[ConsumerRecord] | None = attrs.field(factory=lambda: iter(()))
+
+    def __aiter__(self) -> _Loop:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        while self._left is not None:
+            for record in self._left:
+                return record
+            self._left = await self._next_records()
+        raise StopAsyncIteration
 
 
 class AsyncConsumer(ConsumerSteering):
@@ -147,15 +168,17 @@ class AsyncConsumer(ConsumerSteering):
         """Wait for records as `poll` does, but return whole record batches as unparsed bytes."""
         return await self._poll(poll_seconds(timeout), self._machine.take_batches)
 
-    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Yield records one by one. As in the blocking consumer, positions include only the yielded records."""
+        return _Loop(self._next_records)
+
+    async def _next_records(self) -> Iterator[ConsumerRecord] | None:
+        """Return the records of the next poll for a loop, or None if the loop ends."""
         timeout_ms = self.settings.odradek_consumer_timeout_ms
-        while True:
-            records = await self.poll(timeout=_ITERATION_SECONDS if timeout_ms is None else timeout_ms / 1000)
-            if not records and timeout_ms is not None:
-                return
-            for record in self._machine.hand_out(records):
-                yield record
+        records = await self.poll(timeout=_ITERATION_SECONDS if timeout_ms is None else timeout_ms / 1000)
+        if not records and timeout_ms is not None:
+            return None
+        return self._machine.hand_out(records)
 
     def wakeup(self) -> None:
         """Make the running `poll`, or else the next one, raise `Wakeup`."""

@@ -47,6 +47,7 @@ from odradek.node.configuration.own_keys import (
     DISK_WRITE_WAIT,
     OWN_DEFS,
     START_WITHOUT_ACLS,
+    SUSPICION,
     TOKENS_PER_OWNER,
     own_and_former_defs,
 )
@@ -263,6 +264,7 @@ class NodeConfig:
             has_authorizer=self.authorizer is not None,
             token_secrets=self.token_secrets,
             tokens_per_owner_max=self.get_int(TOKENS_PER_OWNER),
+            suspicion_ms=self.get_int(SUSPICION),
             unclean_recovery_manager_enabled=self.get_bool(MANAGER_ENABLED),
             unclean_recovery_timeout_ms=self.get_int(RECOVERY_TIMEOUT),
         )

@@ -38,6 +38,10 @@ together.
 """
 TOKENS_PER_OWNER = "odradek.delegation.token.max.per.owner"
 """Our own key: how many delegation tokens the controller makes for one owner."""
+SUSPICION = "odradek.broker.suspicion.ms"
+"""Our own key: the age in milliseconds of a broker's last heartbeat at which the controller looks whether its process
+still runs. 0 means that the controller never looks.
+"""
 SCRAM_SECRET = "odradek.scram.secret"
 """Our own key: a secret text that all brokers share. The salts for users who do not exist are derived from this text.
 """
@@ -56,6 +60,7 @@ OWN_DEFS: dict[str, ConfigDef] = (
             (TRANSACTIONAL_IDS, "int", "100000", "[1,...]"),
             (CONSUMER_MEMBERS, "int", "100000", "[1,...]"),
             (TOKENS_PER_OWNER, "int", "1000", "[1,...]"),
+            (SUSPICION, "int", "3000", "[0,...]"),
             (SCRAM_SECRET, "password", "", ""),
             (WAIVED, "string", "", ""),
             *((key, "string", "", "") for key in OWN_LOGIN_KEYS),

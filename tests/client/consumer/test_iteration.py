@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -268,3 +270,19 @@ def test_an_async_loop_keeps_the_same_positions(broker: LoopbackBroker) -> None:
         trio.run(main)
     assert caught.group_contains(Failed)
     assert committed(broker) == {T0: 10}
+
+
+def test_an_async_loop_may_be_left(broker: LoopbackBroker) -> None:
+    """A `break` ends an async loop without a warning, also one of trio about a generator that was left."""
+
+    async def main() -> None:
+        async with odradek.trio.open_consumer(**settings(broker)) as consumer:
+            consumer.assign([T0])
+            async for _ in consumer:
+                break
+            gc.collect()
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        trio.run(main)
+    assert [str(each.message) for each in found] == []

@@ -7,6 +7,8 @@ Commands (times are in milliseconds; a name stands for an id, which is made when
                                                 with asleep, the controller is paused and fences nothing
     register ID [incarnation=NAME] [dirs=A,B] [rack=R] [host=H] [previous=EPOCH] [cluster=ID] [level=N]
     heartbeat ID [epoch=N] [offset=N] [fence] [stop] [offline=A]
+    dead ID [epoch=N] [since=MS]                the process of a broker has ended (`FenceDeadBroker`); it is suspected
+                                                since MS milliseconds ago
     join ID[:OPTION+OPTION]...                  register each broker and send its heartbeat, without output
     create NAME [partitions=N] [rf=N] [assign=1,2/2,1] [KEY=VALUE...] [; NAME ...] [validate]
     grow NAME COUNT [assign=1/2] [; NAME COUNT ...] [validate]
@@ -46,7 +48,10 @@ from typing import Any
 import attrs
 
 from odradek.metadata_quorum.config.config_resources import Operation
-from odradek.metadata_quorum.controller.brokers.broker_registration import FenceExpiredBrokers
+from odradek.metadata_quorum.controller.brokers.broker_registration import (
+    FenceDeadBroker,
+    FenceExpiredBrokers,
+)
 from odradek.metadata_quorum.controller.controller import Activate, Controller
 from odradek.metadata_quorum.controller.controller_settings import ControllerSettings
 from odradek.metadata_quorum.image.metadata_image import MetadataImage, PartitionImage
@@ -243,6 +248,14 @@ class ControllerScript(PartitionCommands):
         ]
         code = ErrorCode(response.error_code).name
         return [*map(self.tell, records), " ".join(["->", code, *flags])]
+
+    def do_dead(self, words: list[str]) -> list[str]:
+        options = options_of(words[1:])
+        known = self.image.brokers[int(words[0])]
+        since_ms = self.now_ms - int(options.get("since", 0))
+        request = FenceDeadBroker(known.broker_id, int(options.get("epoch", known.epoch)), since_ms)
+        records, fenced = self.decide(request)
+        return [*map(self.tell, records), f"-> fenced {fenced}"]
 
     def do_join(self, words: list[str]) -> list[str]:
         for word in words:

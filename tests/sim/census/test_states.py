@@ -44,8 +44,13 @@ def test_each_state_has_a_row_and_one_place() -> None:
 
 
 def test_production_pays_an_empty_function() -> None:
-    """In production `reached` is an empty function."""
-    assert [each.opname for each in dis.get_instructions(reached)] == ["RESUME", "LOAD_CONST", "RETURN_VALUE"]
+    """In production `reached` is an empty function, whose code is the shortest of this Python."""
+
+    def empty() -> None:
+        pass
+
+    of_reached, of_empty = ([each.opname for each in dis.get_instructions(one)] for one in (reached, empty))
+    assert of_reached == of_empty
 
 
 def test_contexts_nest() -> None:

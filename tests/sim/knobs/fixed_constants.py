@@ -167,6 +167,7 @@ NAMED: Mapping[str, str] = {
         serving.long_work REST_FACTOR
         metadata_quorum.controller.broker_sessions SLEEPS_PER_TIMEOUT
         metadata_quorum.controller.controller SESSION_CHECKS_PER_TIMEOUT
+        metadata_quorum.process_watch LOOKS_PER_SUSPICION
         metadata_quorum.raft.core_state FIRST_WAIT
         metadata_quorum.raft.election CHECK_QUORUM_FETCH_TIMEOUTS BEGIN_EPOCH_PER_FETCH_TIMEOUT BROKEN_CONNECTION_JITTER
         metadata_quorum.replica.asking.own_copy LOOKS_PER_WINDOW
