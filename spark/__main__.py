@@ -26,6 +26,34 @@ JOBS = {
         "odradek.spark.pipelines.changelog",
         "keep a table of the latest value of each key of a topic, updated step by step",
     ),
+    "weather": (
+        "odradek.spark.pipelines.weather",
+        "write the weather of 2013 into a topic, as test data for enrichment",
+    ),
+    "enrichment": (
+        "odradek.spark.pipelines.enrichment",
+        "join a stream of flights with tables and with a stream of the weather, into another topic",
+    ),
+    "fleet-changes": (
+        "odradek.spark.pipelines.cdc.fleet",
+        "write Debezium's change events of a table of aircraft into a topic, as test data for cdc",
+    ),
+    "cdc": (
+        "odradek.spark.pipelines.cdc.command",
+        "keep a Delta table equal to a table of a database, by Debezium's change events",
+    ),
+    "spoilt-flights": (
+        "odradek.spark.pipelines.spoilt",
+        "write flights into a topic, some of them broken, repeated or late, as test data for clean",
+    ),
+    "clean": (
+        "odradek.spark.pipelines.cleaning",
+        "copy good rows of JSON to a topic, each once, and bad ones to a topic of dead letters; replay those",
+    ),
+    "sessions": (
+        "odradek.spark.pipelines.sessions",
+        "follow each aircraft by state and timers: its sessions and alerts, into compacted topics",
+    ),
     "two-phase": (
         "odradek.spark.delivery.undecided",
         "show or end transactions that queries with delivery=two-phase have left open (needs neither Spark nor Java)",

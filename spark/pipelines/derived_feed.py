@@ -26,7 +26,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from odradek.spark.pipelines.flights import JSON_COLUMNS
 from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
 from odradek.spark.pipelines.plots import plot_delays
-from odradek.spark.pipelines.progress import ProgressLine, watch_query
+from odradek.spark.pipelines.progress import ProgressLine
+from odradek.spark.pipelines.streams import add_stream_arguments, run_query, start_query, topic_writer
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 __all__ = ["DELAY_COLUMNS", "delays", "delays_by_hour", "delivery_options", "main", "start"]
@@ -73,18 +74,8 @@ def start(
     """Start the query. Without `every_seconds`, it ends when it has read all present records."""
     bounded = {} if records_per_batch is None else {"maxOffsetsPerTrigger": str(records_per_batch)}
     records = topics.read_stream(source, startingOffsets="earliest", **bounded)
-    writer = (
-        delays(records, window, watermark)
-        .writeStream.format(topics.format)
-        .options(**topics.options)
-        .option("topic", target)
-        .options(**topics.writing)
-        .option("checkpointLocation", checkpoint)
-        .outputMode("append")
-    )
-    if every_seconds is None:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{int(every_seconds * 1000)} milliseconds").start()
+    writer = topic_writer(delays(records, window, watermark).writeStream.outputMode("append"), topics, target)
+    return start_query(writer, checkpoint, every_seconds)
 
 
 def delivery_options(topics: Topics, delivery: str | None) -> dict[str, str]:
@@ -133,20 +124,16 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topic", default="flights", help="the topic of flights, as `odradek spark flights` writes it"
     )
     parser.add_argument("--to", default="delays", help="the topic of the feed (%(default)s)")
-    parser.add_argument("--checkpoint", required=True, help="the directory of the query's checkpoint")
     parser.add_argument("--window", default="1 hour", help="(%(default)s)")
     parser.add_argument(
         "--watermark", default="1 day", help="how late a flight may arrive and still count (%(default)s)"
     )
-    parser.add_argument("--records-per-batch", type=int, default=50_000, help="(%(default)s)")
     parser.add_argument(
         "--delivery",
         choices=(AT_LEAST_ONCE, EXACTLY_ONCE),
         help="exactly-once, the default with the format odradek: no record is written again after a crash",
     )
-    parser.add_argument(
-        "--every", type=float, metavar="SECONDS", help="run until it is stopped, with a batch every SECONDS"
-    )
+    add_stream_arguments(parser)
     parser.add_argument(
         "--plot", type=Path, metavar="FILE.png", help="at the end, draw the delays by the hour of the day"
     )
@@ -166,11 +153,8 @@ def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
         records_per_batch=arguments.records_per_batch,
         every_seconds=arguments.every,
     )
-    try:
-        shown = watch_query(line, query)
-    finally:
-        query.stop()
-    line.step(f"{sum(each['rows'] for each in shown):,} records read; the feed is the topic '{arguments.to}'")
+    read = run_query(line, query)
+    line.step(f"{read:,} records read; the feed is the topic '{arguments.to}'")
     if arguments.plot is not None:
         plot_delays(arguments.plot, "Delays of departure from New York", delays_by_hour(topics, arguments.to))
         line.step(f"drawn: {arguments.plot}")

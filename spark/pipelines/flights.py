@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 
+import pandas
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from odradek.client.admin import NewTopic
 from odradek.client.shells.blocking import Client
 from odradek.spark.pipelines.flight_table import flight_table
-from odradek.spark.pipelines.job import Failed, add_cluster_arguments, main_of, topics_of
+from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
 from odradek.spark.pipelines.progress import ProgressLine
 from odradek.wire.errors import ErrorCode, KafkaError
 
-__all__ = ["JSON_COLUMNS", "flights_frame", "main"]
+__all__ = ["JSON_COLUMNS", "create_topic", "flights_frame", "json_frame", "main"]
 
 JSON_COLUMNS = (
     "year int, month int, day int, hour int, minute int, carrier string, flight int, tailnum string, origin string,"
@@ -37,11 +39,29 @@ def flights_frame(spark: SparkSession, limit: int | None = None) -> DataFrame:
     table = flight_table().sort_values("time_hour", kind="stable")
     if limit is not None:
         table = table.head(limit)
+    return json_frame(spark, table, "tailnum")
+
+
+def json_frame(spark: SparkSession, table: pandas.DataFrame, key: str) -> DataFrame:
+    """Make rows with a key, the value of this column, and a value, the whole row as JSON; in the order of the table."""
     values = table.to_json(orient="records", lines=True).splitlines()
-    keys = [tail if isinstance(tail, str) else None for tail in table["tailnum"]]
+    keys = [each if isinstance(each, str) else None for each in table[key]]
     columns = {"key": pa.array(keys, pa.string()), "value": pa.array(values, pa.string())}
     # Use one task, so that the records of each partition are in the order of time.
     return spark.createDataFrame(pa.table(columns)).coalesce(1)
+
+
+def create_topic(
+    topics: Topics, name: str, partitions: int, configs: Mapping[str, str] | None = None
+) -> None:
+    """Create a topic, unless it exists. Raises `Failed`."""
+    try:
+        with Client(topics.bootstrap) as client:
+            (made,) = client.admin.create_topics([NewTopic(name, partitions, configs=dict(configs or {}))])
+    except Exception as error:
+        raise Failed(f"no topic can be created at {topics.bootstrap}: {error}") from error
+    if isinstance(made.error, KafkaError) and made.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+        raise Failed(f"the topic '{name}' cannot be created: {made.error}")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,13 +78,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     line = ProgressLine("flights")
     topics = topics_of(spark, arguments)
-    try:
-        with Client(topics.bootstrap) as client:
-            (made,) = client.admin.create_topics([NewTopic(arguments.topic, arguments.partitions)])
-    except Exception as error:
-        raise Failed(f"no topic can be created at {topics.bootstrap}: {error}") from error
-    if isinstance(made.error, KafkaError) and made.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-        raise Failed(f"the topic '{arguments.topic}' cannot be created: {made.error}")
+    create_topic(topics, arguments.topic, arguments.partitions)
     rows = flights_frame(spark, arguments.limit)
     count = rows.count()
     with line.tasks(spark, f"writing {count:,} flights"):
