@@ -284,15 +284,19 @@ class BrokerLifecycle:
             self._heartbeat_now.set()
 
     def brokers_changed(self, broker_ids: Sequence[int]) -> None:
-        """Send the next heartbeat at once if one of these brokers has begun to shut down.
+        """Send the next heartbeat at once if one of these brokers has begun to shut down, or is fenced.
 
-        A broker that shuts down waits until all other brokers know the new leaders of its partitions. Heartbeats report
-        this, so an early heartbeat shortens the wait.
+        A broker that shuts down waits until all other brokers know the new leaders of its partitions. A broker that is
+        fenced may have to stay in ISRs until their other members were heard (`leaving_isrs`), and holds up acks=all
+        there. Heartbeats report both, so an early heartbeat shortens the wait.
         """
         brokers, own_id = self._broker.image.brokers, self._broker.settings.node_id
         changed = [brokers[each] for each in broker_ids if each in brokers and each != own_id]
         if any(each.in_controlled_shutdown and not each.fenced for each in changed):
             reached("broker.heartbeat_for_a_stopping_broker")
+            self.heartbeat_now()
+        elif any(each.fenced for each in changed):
+            reached("broker.heartbeat_for_a_fenced_broker")
             self.heartbeat_now()
 
     async def shut_down(self) -> None:

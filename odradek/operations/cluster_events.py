@@ -232,7 +232,7 @@ class Narrator:
         stopping = broker is not None and broker.stopping
         if broker is not None:
             broker.fenced = True
-        reason = "it has stopped" if stopping else "its heartbeats have stopped"
+        reason = "it has stopped" if stopping else "it does not answer"
         yield "broker", f"broker {node}", f"is fenced: {reason}"
 
     def _unfenced(self, node: int) -> Iterator[tuple[str, str, str]]:

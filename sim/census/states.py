@@ -310,6 +310,7 @@ STATES: Mapping[str, str] = {
     "controller.living_double_refused": "A broker registers while another broker with its id is running.",
     "controller.broker_came_back_uncleanly": "A broker registers after an unclean stop.",
     "controller.fenced_broker_may_stop": "A fenced broker asks to stop.",
+    "broker.heartbeat_for_a_fenced_broker": "A broker hears that another broker is fenced.",
     "broker.heartbeat_for_a_stopping_broker": "A broker sends a heartbeat at once, because another one shuts down.",
     "controller.dead_process_noticed": "The host of a suspected broker refuses connections, so the broker is fenced.",
     "controller.dead_wait_for_other_suspicions": "A broker is found dead while other brokers are suspected.",

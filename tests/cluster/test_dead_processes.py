@@ -19,6 +19,7 @@ from tests.cluster.disks.test_troubled_disks import START_SECONDS, Troubled
 LONG_SESSION = {"broker.heartbeat.interval.ms": "1000", "broker.session.timeout.ms": "30000"}
 NOTICED_SECONDS_MAX = 1.0
 """Far below the session timeout, and below the interval of the heartbeats."""
+EARLY = "broker.heartbeat_for_a_fenced_broker"
 PAUSE_SECONDS = 10.0
 """Longer than `odradek.broker.suspicion.ms`, and shorter than the session timeout."""
 
@@ -41,13 +42,15 @@ def test_a_killed_leader_is_replaced_before_its_session_ends() -> None:
 
     async def script(case: Troubled) -> None:
         await acquainted(case)
-        before = case.world.now
+        before, early = case.world.now, case.world.states[EARLY]
         await case.member(1).kill("all")
         while case.seen_by(2).leader == 1:
             assert case.world.now < before + NOTICED_SECONDS_MAX
             await case.world.sleep(0.01)
         assert decided(case).fenced_at_death == 1
         await case.until(lambda: len(case.acknowledged) > 3)
+        # Both living brokers were heard at once, so that the dead one may leave ISRs.
+        assert case.world.states[EARLY] == early + 2
 
     Troubled(settings=LONG_SESSION).play(script)
 

@@ -257,7 +257,7 @@ class Node:
                     bootstrap_servers=tuple((host, PORT) for host in self.bootstrap or self._network.nodes),
                     endpoints=((LISTENER, self.host, PORT),),
                 ),
-                ControllerSettings(),
+                ControllerSettings(suspicion_ms=0),
                 SnapshotSettings(plan.snapshot_bytes, 0),
                 () if bootstrap is None else bootstrap.records,
             ),

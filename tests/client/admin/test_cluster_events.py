@@ -98,7 +98,7 @@ def test_the_death_of_a_leader_is_the_reason_for_the_next_one() -> None:
         changed(leader=2, isr=[2, 3]),
         BrokerRegistrationChangeRecord(broker_id=1, fenced=1),
     ) == [
-        "broker 1 is fenced: its heartbeats have stopped",
+        "broker 1 is fenced: it does not answer",
         "words-0 is led by 2 instead of 1, in sync: 2,3: 1 is down",
     ]
     log.tell(BrokerRegistrationChangeRecord(broker_id=1, fenced=-1))

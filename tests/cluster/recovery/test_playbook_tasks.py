@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ pytestmark = [
 
 def inventory(cluster: Cluster) -> dict[str, Any]:
     """Make one host for each node, all of them this machine."""
-    command = [str(ROOT / ".venv" / "bin" / "odradek")]
+    command = [str(Path(sys.executable).with_name("odradek"))]
     hosts = {
         f"host-{node_id}": {
             "node_recovery": str(cluster.directory / f"recovery-{node_id}"),

@@ -152,7 +152,7 @@ def test_a_server_of_another_name_is_refused(
     with _client(keys, **moved) as client, pytest.raises(ClientError, match=r"kafka\.example"):
         client.admin.describe_cluster()
     with (
-        Producer({**keys, **moved, "max.block.ms": 500}) as producer,
+        Producer({**keys, **moved, "max.block.ms": 5000}) as producer,
         pytest.raises(ClientError, match="certificate refused"),
     ):
         producer.send("t", b"x")

@@ -96,6 +96,7 @@ NAMED: Mapping[str, str] = {
         node.connections.answers HELD_IN_ALL_BYTES_MAX
         node.connections.buffers KEEP_FREE_BYTES SMALL_FRAME_BYTES SMALL_SHARE BYTES_PER_SECOND_MIN
         node.connections.buffers EVICTED_AT_ONCE_MAX
+        client.producer.transactions _COORDINATORS_MAX
         node.connections.complaints PEERS_MAX
         node.connections.connection_limits LOGS_SHARE OWN_DESCRIPTORS CLIENT_ROOM_MIN
         node.connections.entrance LARGE_FRAME_BYTES LARGE_BYTES_MAX HALF_OPEN_MAX
