@@ -15,7 +15,7 @@ A call of `look` scans one random log, and replays the log of one random coordin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from random import Random
 
 import attrs
@@ -86,8 +86,11 @@ class _Scanned:
 
 @attrs.define
 class _Known:
-    """The newest producer id and epoch of a transactional id, and the leader epoch of the coordinator that had them."""
+    """The newest producer id and epoch of a transactional id. The coordinator that had them led `partition` of
+    `__transaction_state` in `leader_epoch`.
+    """
 
+    partition: int
     leader_epoch: int
     producer_id: int
     producer_epoch: int
@@ -246,8 +249,22 @@ class TransactionStates:
             if known is None or known.leader_epoch <= shard.leader_epoch:
                 self._check_identity(member, transaction, known)
                 self._ids[transactional_id] = _Known(
-                    shard.leader_epoch, transaction.producer_id, transaction.producer_epoch
+                    log.partition, shard.leader_epoch, transaction.producer_id, transaction.producer_epoch
                 )
+        node = member.node
+        assert node is not None
+        assert node.broker is not None
+        if self._processes.world.now * 1000 >= node.broker.transactions.settings.id_expiration_ms:
+            self._forget_expired(log.partition, shard.leader_epoch, state.transactions)
+
+    def _forget_expired(self, partition: int, leader_epoch: int, known: Container[str]) -> None:
+        """Forget the ids that a coordinator has removed, because nobody used them for
+        `transactional.id.expiration.ms`. Such an id gets a new producer id.
+        """
+        for transactional_id, last in list(self._ids.items()):
+            is_judged_here = last.partition == partition and last.leader_epoch <= leader_epoch
+            if is_judged_here and transactional_id not in known:
+                del self._ids[transactional_id]
 
     @staticmethod
     def _check_identity(member: Member, transaction: Transaction, known: _Known | None) -> None:

@@ -14,7 +14,7 @@ from odradek.data_plane.log.parts.producer_state import ProducerState
 from odradek.data_plane.transactions.coordinator import TransactionShard
 from odradek.wire.batches.batch_header import parse_header
 from odradek.wire.batches.transaction_markers import build_marker
-from sim.checks.derived.transactions import TransactionStates, still_open
+from sim.checks.derived.transactions import TransactionStates, _Known, still_open
 from sim.checks.folds.producer_fold import ProducersFold
 from sim.checks.watch import Watch
 from sim.checks.watched import Hosted
@@ -24,6 +24,8 @@ from sim.scenarios.cluster_scenario import ClusterScenario
 from tests.sim.runs.copy_runs import quiet_options
 
 SEED = 5
+IDS = (("lives", 1, 5), ("expired", 1, 4), ("elsewhere", 0, 4), ("later", 1, 6))
+"""Transactional ids, each with its partition and the leader epoch of its coordinator."""
 STORM_SECONDS = 8.0
 """Duration of a run in which both copiers abort at least once."""
 
@@ -170,3 +172,13 @@ def test_a_forgotten_producer_begins_without_a_coordinator_epoch(
         known.update(1, 0, sequence, offset, 0, 0, is_transactional=False)
     with pytest.raises(SafetyViolation, match="knows -1") if is_told else nullcontext():
         TransactionStates._check_producers("a log", known, fold, may_forget=may_forget)
+
+
+def test_only_ids_that_a_coordinator_has_removed_are_forgotten() -> None:
+    """A transactional id that has expired may come back with another producer id. Ids of other partitions, of later
+    coordinators and of living producers are still known."""
+    quiet = Quiet()
+    known = {name: _Known(partition, epoch, 7, 3) for name, partition, epoch in IDS}
+    quiet.check._ids = dict(known)
+    quiet.check._forget_expired(1, 5, {"lives"})
+    assert quiet.check._ids == {name: known[name] for name in ("lives", "elsewhere", "later")}
