@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.spark.delivery.row_hash import hash_rows
+from odradek.spark.delivery import row_hash, row_hash_before
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 LONG = [b"x" * length for length in (255, 256, 511, 512, 513, 1023, 1025, 2000, 2047, 2048, 2049, 5000)]
@@ -27,7 +28,7 @@ ROW = st.tuples(
 MASK = (1 << 64) - 1
 
 
-def hashed(rows: list[Any]) -> int:
+def hashed(rows: list[Any], hash_rows: Callable[[list[Any]], int] = row_hash.hash_rows) -> int:
     """Compute the hash of rows (key, value, headers, partition). They come in an Arrow slice, as Spark may pass them."""
     padded = [(b"pad", None, None, 3), *rows]
     headers = [
@@ -70,7 +71,7 @@ def test_each_bit_of_a_value_counts(length: int) -> None:
     for place in {*range(min(length, 40)), *range(max(0, length - 40), length), length // 2}:
         for bit in (1, 128):
             values.append(plain[:place] + bytes([bit]) + plain[place + 1 :])
-    assert len({hash_rows([pa.array([value])]) for value in values}) == len(values)
+    assert len({row_hash.hash_rows([pa.array([value])]) for value in values}) == len(values)
 
 
 def test_two_changes_do_not_cancel_each_other() -> None:
@@ -81,4 +82,14 @@ def test_two_changes_do_not_cancel_each_other() -> None:
             changed = bytearray(64)
             changed[one], changed[other] = 128, 128
             values.append(bytes(changed))
-    assert len({hash_rows([pa.array([value])]) for value in values}) == len(values)
+    assert len({row_hash.hash_rows([pa.array([value])]) for value in values}) == len(values)
+
+
+def test_rows_of_an_earlier_version_keep_their_hash() -> None:
+    """The hash that version 0.3 has written for these rows is computed again, so that a batch it has begun can end."""
+    rows = [
+        (b"k", b"v" * 9, [("h", b"x"), ("h", None)], 2),
+        (None, b"y" * 513, None, None),
+        (b"", b"", [], 0),
+    ]
+    assert hashed(rows, row_hash_before.hash_rows) == 0xF73E15C1097AF7C0
