@@ -109,7 +109,7 @@ class Spent:
 
     @property
     def whole(self) -> float:
-        """The sum of all three."""
+        """Return the sum of all three."""
         return self.tasks + self.driver + self.node
 
 

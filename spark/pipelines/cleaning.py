@@ -127,8 +127,8 @@ class Cleaning:
         mended = letters.withColumn("value", _text("value"))
         try:
             mended = mended.withColumn("value", F.expr(mend or "value").cast("string"))
-            # A classic frame is analysed here, and one of Spark Connect when its schema is asked for.
-            mended.schema  # noqa: B018
+            # A classic frame is analysed here, and one of Spark Connect when its columns are asked for.
+            assert "value" in mended.columns
         except PySparkException as error:
             raise Failed(f"--mend is no SQL expression of value: {error}") from None
         good = self.rules.judge(mended, F.col("value")).where("reason is null")

@@ -23,7 +23,15 @@ from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, m
 from odradek.spark.pipelines.progress import ProgressLine
 from odradek.wire.errors import ErrorCode, KafkaError
 
-__all__ = ["JSON_COLUMNS", "create_topic", "flights_frame", "json_frame", "main"]
+__all__ = [
+    "JSON_COLUMNS",
+    "add_topic_arguments",
+    "create_topic",
+    "fill_topic",
+    "flights_frame",
+    "json_frame",
+    "main",
+]
 
 JSON_COLUMNS = (
     "year int, month int, day int, hour int, minute int, carrier string, flight int, tailnum string, origin string,"
@@ -64,26 +72,39 @@ def create_topic(
         raise Failed(f"the topic '{name}' cannot be created: {made.error}")
 
 
+def add_topic_arguments(parser: argparse.ArgumentParser, topic: str, partitions: int) -> None:
+    """Add the arguments that name a topic to fill, with their defaults."""
+    parser.add_argument(
+        "--topic", default=topic, help="the topic; it is created if it does not exist (%(default)s)"
+    )
+    parser.add_argument(
+        "--partitions", type=int, default=partitions, help="number of partitions of a new topic (%(default)s)"
+    )
+
+
+def fill_topic(
+    spark: SparkSession, arguments: argparse.Namespace, rows: DataFrame, job: str, what: str
+) -> None:
+    """Write rows to the topic that the arguments name, and show the progress. `what` says what a row is, in the plural.
+    Raises `Failed`.
+    """
+    line = ProgressLine(job)
+    topics = topics_of(spark, arguments)
+    create_topic(topics, arguments.topic, arguments.partitions)
+    count = rows.count()
+    with line.tasks(spark, f"writing {count:,} {what}"):
+        topics.write(rows, arguments.topic)
+    line.step(f"{count:,} {what} are in the topic '{arguments.topic}'")
+
+
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
-    parser.add_argument(
-        "--topic", default="flights", help="the topic; it is created if it does not exist (%(default)s)"
-    )
-    parser.add_argument(
-        "--partitions", type=int, default=6, help="number of partitions of a new topic (%(default)s)"
-    )
+    add_topic_arguments(parser, "flights", 6)
     parser.add_argument("--limit", type=int, help="number of flights to write (default: all)")
 
 
 def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
-    line = ProgressLine("flights")
-    topics = topics_of(spark, arguments)
-    create_topic(topics, arguments.topic, arguments.partitions)
-    rows = flights_frame(spark, arguments.limit)
-    count = rows.count()
-    with line.tasks(spark, f"writing {count:,} flights"):
-        topics.write(rows, arguments.topic)
-    line.step(f"{count:,} flights are in the topic '{arguments.topic}'")
+    fill_topic(spark, arguments, flights_frame(spark, arguments.limit), "flights", "flights")
     return 0
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -22,7 +23,7 @@ from odradek.spark.source_options import SourceOptions
 from odradek.spark.worker_process import worker_python
 from odradek.wire.topic_partition import TopicPartition
 
-__all__ = ["Failed", "Topics", "add_cluster_arguments", "main_of", "topics_of"]
+__all__ = ["Failed", "Topics", "add_cluster_arguments", "main_of", "spark_setting", "topics_of"]
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
@@ -175,6 +176,17 @@ class Topics:
         except Exception as error:
             raise Failed(f"the topic '{topic}' cannot be described at {self.bootstrap}: {error}") from error
         return found.topic_id.hex(), {key.partition: (begins[key].offset, ends[key].offset) for key in keys}
+
+
+@contextmanager
+def spark_setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
+    """Give a setting of the Spark session another value during a `with` block."""
+    before = spark.conf.get(key)
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        spark.conf.set(key, str(before))
 
 
 def topics_of(spark: SparkSession, arguments: argparse.Namespace) -> Topics:

@@ -20,8 +20,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
 from odradek.spark.pipelines.delta import DeltaLoads
-from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
+from odradek.spark.pipelines.job import (
+    Failed,
+    Topics,
+    add_cluster_arguments,
+    main_of,
+    spark_setting,
+    topics_of,
+)
 from odradek.spark.pipelines.landing import Landed, Landing, Ranges, table_path
 from odradek.spark.pipelines.plots import LagPoint, plot_lag
 from odradek.spark.pipelines.progress import ProgressLine
 
 __all__ = ["Wanted", "load", "main"]
+
+_TIMES_KEY = "spark.sql.parquet.outputTimestampType"
+"""The setting of how Parquet files keep times. Delta needs microseconds. Spark's default is Parquet's old form, INT96."""
 
 
 @attrs.frozen
@@ -100,7 +109,7 @@ def _load_delta(topics: Topics, wanted: Wanted, landing: Landing, line: Progress
     """Load into a Delta table. An interrupted load leaves nothing in the table. So no plan is stored before a load."""
     started = time.monotonic()
     table = DeltaLoads(wanted.table)
-    with landing.locked(), _whole_microseconds(topics.spark):
+    with landing.locked(), spark_setting(topics.spark, _TIMES_KEY, "TIMESTAMP_MICROS"):
         landing.step("look up the topic")
         topic_id, bounds = topics.bounds(wanted.topic)
         ends = table.ends(wanted.topic, topic_id, sorted(bounds))
@@ -135,20 +144,6 @@ def _load_delta(topics: Topics, wanted: Wanted, landing: Landing, line: Progress
 def _landed(wanted: Wanted, topic_id: str, ends: Mapping[int, int], rows: int) -> Landed:
     ranges = {index: (end, end) for index, end in ends.items()}
     return Landed(0, wanted.table, wanted.topic, topic_id, ranges, {"rows": rows})
-
-
-@contextmanager
-def _whole_microseconds(spark: SparkSession) -> Iterator[None]:
-    """Let Spark write times in microseconds during a `with` block, as Delta needs them. By default Spark writes them
-    in Parquet's old form, INT96.
-    """
-    key = "spark.sql.parquet.outputTimestampType"
-    before = spark.conf.get(key)
-    spark.conf.set(key, "TIMESTAMP_MICROS")
-    try:
-        yield
-    finally:
-        spark.conf.set(key, str(before))
 
 
 def _check_kind(wanted: Wanted) -> None:

@@ -18,7 +18,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
 
@@ -35,12 +34,22 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from odradek.spark.pipelines.flights import JSON_COLUMNS, create_topic
-from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
+from odradek.spark.pipelines.job import (
+    Failed,
+    Topics,
+    add_cluster_arguments,
+    main_of,
+    spark_setting,
+    topics_of,
+)
 from odradek.spark.pipelines.progress import ProgressLine
 from odradek.spark.pipelines.streams import add_stream_arguments, run_query, start_query, topic_writer
 
 __all__ = ["COMPACTED", "Following", "Limits", "Session", "main"]
 
+_STORE_KEY = "spark.sql.streaming.stateStore.providerClass"
+_ROCKS_DB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""The class that keeps a query's state in RocksDB, as `transformWithState` needs it."""
 COMPACTED = {"cleanup.policy": "compact"}
 _MS_PER_HOUR = 3600 * 1000
 _STATE = "start_ms long, last_ms long, flights long, delay_minutes double, late_in_a_row long"
@@ -127,7 +136,7 @@ class FollowedAircraft(StatefulProcessor):
         self,
         key: tuple[str],
         rows: Iterator[pandas.DataFrame],
-        timerValues: TimerValues,  # noqa: N803
+        timerValues: TimerValues,  # noqa: N803 - Spark's name
     ) -> Iterator[pandas.DataFrame]:
         """Called with the flights of an aircraft in a batch: count them, and restart its timer."""
         (tail,) = key
@@ -156,8 +165,8 @@ class FollowedAircraft(StatefulProcessor):
     def handleExpiredTimer(  # noqa: N802 - Spark's name
         self,
         key: tuple[str],
-        timerValues: TimerValues,  # noqa: N803
-        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
+        timerValues: TimerValues,  # noqa: N803 - Spark's name
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803 - Spark's name
     ) -> Iterator[pandas.DataFrame]:
         """Called when the watermark has passed the end of an aircraft's session: give it, and forget the aircraft."""
         (tail,) = key
@@ -218,7 +227,7 @@ class Following:
             )
         )
         writer = topic_writer(rows.writeStream.outputMode("append"), self.topics)
-        with _rocks_db(self.topics.spark):
+        with spark_setting(self.topics.spark, _STORE_KEY, _ROCKS_DB):
             return start_query(writer, checkpoint, every_seconds)
 
 
@@ -227,18 +236,6 @@ def _has_protobuf() -> bool:
         return find_spec("google.protobuf") is not None
     except ModuleNotFoundError:
         return False
-
-
-@contextmanager
-def _rocks_db(spark: SparkSession) -> Iterator[None]:
-    """Let queries that start in a `with` block keep their state in RocksDB, as `transformWithState` needs it."""
-    key = "spark.sql.streaming.stateStore.providerClass"
-    before = spark.conf.get(key)
-    spark.conf.set(key, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
-    try:
-        yield
-    finally:
-        spark.conf.set(key, str(before))
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,9 +13,8 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 
 from odradek.spark.pipelines.flight_table import weather_table
-from odradek.spark.pipelines.flights import create_topic, json_frame
-from odradek.spark.pipelines.job import add_cluster_arguments, main_of, topics_of
-from odradek.spark.pipelines.progress import ProgressLine
+from odradek.spark.pipelines.flights import add_topic_arguments, fill_topic, json_frame
+from odradek.spark.pipelines.job import add_cluster_arguments, main_of
 
 __all__ = ["WEATHER_COLUMNS", "main", "weather_frame"]
 
@@ -37,26 +36,14 @@ def weather_frame(spark: SparkSession, until: str | None = None) -> DataFrame:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
-    parser.add_argument(
-        "--topic", default="weather", help="the topic; it is created if it does not exist (%(default)s)"
-    )
-    parser.add_argument(
-        "--partitions", type=int, default=3, help="number of partitions of a new topic (%(default)s)"
-    )
+    add_topic_arguments(parser, "weather", 3)
     parser.add_argument(
         "--until", metavar="HOUR", help="the last hour to write in UTC, as 2013-01-31T23 (default: all)"
     )
 
 
 def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
-    line = ProgressLine("weather")
-    topics = topics_of(spark, arguments)
-    create_topic(topics, arguments.topic, arguments.partitions)
-    rows = weather_frame(spark, arguments.until)
-    count = rows.count()
-    with line.tasks(spark, f"writing {count:,} hours"):
-        topics.write(rows, arguments.topic)
-    line.step(f"{count:,} hours are in the topic '{arguments.topic}'")
+    fill_topic(spark, arguments, weather_frame(spark, arguments.until), "weather", "hours")
     return 0
 
 

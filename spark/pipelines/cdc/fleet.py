@@ -38,7 +38,7 @@ FIRST_MS = 1_357_000_000_000
 Event = tuple[str, str | None]
 """The key and the value of a record."""
 _REPEATED = 20
-"""Of so many events, one comes twice when they are disordered."""
+"""One event of so many comes twice when they are disordered."""
 
 
 @attrs.frozen
