@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -27,6 +27,7 @@ from tests.security.secured_node import PLAIN_MODULE
 
 OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 LIFETIME_MS = 4_000
+_CREATED = ("CreateTopics", "User:ANONYMOUS", "rdkafka")
 
 
 @attrs.frozen
@@ -158,31 +159,42 @@ def _hold(directory: Path, way: Way) -> None:
                 # Metadata version 0 without a login: the node only closes the connection, perhaps after a TLS alert.
                 stranger.sendall(bytes.fromhex("0000000e 0003 0000 00000001 ffff 00000000"))
                 assert b"both" not in stranger.recv(4096)
+        # The killed node may be the active controller. A crash may lose the audit lines of its last moment.
+        _wait_until(lambda: _CREATED in _changes(directory, way), "no audit log has the new topic")
         servers[-1].kill()
-        _until_found_dead(directory, way)
+        _wait_until(lambda: _is_found_dead(directory, way), "nobody has noticed the death")
     _check_audit(directory, way)
 
 
-def _until_found_dead(directory: Path, way: Way) -> None:
-    """Wait until the active controller has noticed that the last node's process has ended. It needs no login for it."""
+def _wait_until(holds: Callable[[], bool], complaint: str) -> None:
     until = time.monotonic() + 30
-    logs: list[str] = []
-    while not any(f"event=broker.found_dead node={node + 1}" in log for node, log in enumerate(logs)):
-        assert time.monotonic() < until, "nobody has noticed the death"
+    while not holds():
+        assert time.monotonic() < until, complaint
         time.sleep(0.05)
-        logs = [(directory / f"node-{node}.log").read_text() for node in range(way.controllers)]
+
+
+def _is_found_dead(directory: Path, way: Way) -> bool:
+    """Return whether the active controller has noticed that the last node's process has ended. It needs no login."""
+    logs = [(directory / f"node-{node}.log").read_text() for node in range(way.controllers)]
+    return any(f"event=broker.found_dead node={node + 1}" in log for node, log in enumerate(logs))
+
+
+def _changes(directory: Path, way: Way) -> set[tuple[str, str, str | None]]:
+    """Return who asked for changes of metadata in the nodes' audit logs: API, principal, client id."""
+    return {
+        (line["api"], line["principal"].partition(",")[0], line["client_id"])
+        for node in range(way.nodes)
+        for line in _lines_of(directory, node)
+        if line["event"] == "metadata.changed"
+    }
 
 
 def _check_audit(directory: Path, way: Way) -> None:
     """Check the audit logs: forwarded requests have their client, and nodes' own requests have the node (KIP-590)."""
     node = "User:CN=node" if way.protocol == "SSL" else "User:node"
     lines = [_lines_of(directory, number) for number in range(way.nodes)]
-    asked = {
-        (line["api"], line["principal"].partition(",")[0], line["client_id"])
-        for line in chain(*lines)
-        if line["event"] == "metadata.changed"
-    }
-    assert ("CreateTopics", "User:ANONYMOUS", "rdkafka") in asked
+    asked = _changes(directory, way)
+    assert _CREATED in asked
     assert asked & {("BrokerRegistration", node, f"node-{number + 1}") for number in range(way.nodes)}
     assert asked & {("BrokerRegistration", f"node {number + 1}", None) for number in range(way.controllers)}
     logins = {
@@ -197,7 +209,9 @@ def _check_audit(directory: Path, way: Way) -> None:
 
 def _lines_of(directory: Path, node: int) -> list[dict[str, Any]]:
     paths = (directory / f"data-{node}").glob("audit*.log")
-    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    # The node may be writing the last line.
+    whole = [path.read_text().rpartition("\n")[0] for path in paths]
+    return [json.loads(line) for text in whole for line in text.splitlines()]
 
 
 @pytest.mark.parametrize("way", WAYS)
