@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from odradek.data_plane.fetch_sessions import FetchSessions
-from odradek.data_plane.replication import fetcher as fetcher_module
+from odradek.data_plane.replication.following import fetcher as fetcher_module
 from odradek.data_plane.replication.following.fetcher import LeaderFetcher
 from odradek.data_plane.replication.following.follower_fetch_session import PARTITIONS_MAX
 from odradek.wire.codec import ELEMENTS_MAX, bounded_decoder, encode
