@@ -32,6 +32,7 @@ from odradek.wire.errors import ErrorCode
 
 TOPICS_MAX = 200
 """The maximum number of topics with figures of their own; the totals count all topics."""
+HOUR_SECONDS = 3600
 
 
 @attrs.define
@@ -296,17 +297,19 @@ def _topics(page: MetricsText, broker: Broker, named_max: int) -> None:
                 ],
             )
         )
-    for column, metric, described in (
-        (0, "log_bytes", "Bytes of segments"),
-        (1, "log_start_offset", "Log start offsets"),
-        (2, "high_watermark", "High watermarks"),
-        (3, "log_end_offset", "Log end offsets"),
+    for column, metric, former, described in (
+        (0, "log_bytes", "log_bytes", "Bytes of segments"),
+        (1, "log_start_offsets", "log_start_offset", "Log start offsets"),
+        (2, "high_watermarks", "high_watermark", "High watermarks"),
+        (3, "log_end_offsets", "log_end_offset", "Log end offsets"),
     ):
-        page.gauge(f"odradek_{metric}_sum", f"{described}, added up over all partitions here.")
+        page.gauge(f"odradek_{metric}", f"{described}, added up over all partitions here.")
         page.one(sum(figures[column] for _, figures in rows))
-        page.gauge(f"odradek_topic_{metric}_sum", f"{described}, added up over the topic's partitions here.")
+        page.former(f"odradek_{former}_sum")
+        page.gauge(f"odradek_topic_{metric}", f"{described}, added up over the topic's partitions here.")
         for name, figures in rows[:named_max]:
             page.sample(figures[column], topic=name)
+        page.former(f"odradek_topic_{former}_sum")
     page.gauge("odradek_topics_unlisted", f"Topics without figures of their own: {TOPICS_MAX} have them.")
     page.one(max(0, len(rows) - named_max))
 
@@ -355,13 +358,20 @@ def _directories(page: MetricsText, broker: Broker) -> None:
         ("usual_sync_seconds", "The mean time of the last few hundred syncs."),
         ("reserve_bytes", "Bytes of the device that are kept free of records."),
         ("fill_bytes_per_second", "The rate at which free space has decreased in the last hour."),
-        ("hours_left", "Hours until only the reserve is left, at that rate; -1: the disk does not fill."),
         ("files_to_remove", "Files of removed segments that are still on disk."),
         ("directories_to_remove", "Deleted partitions that are still on disk."),
     ):
         page.gauge(f"odradek_directory_{field}", described)
         for path, statistics in figures.items():
             page.sample(statistics.get(field, -1), directory=path)
+    page.gauge(
+        "odradek_directory_time_left_seconds",
+        "Seconds until only the reserve is left, at that rate; -1: the disk does not fill.",
+    )
+    for path, statistics in figures.items():
+        hours = statistics.get("hours_left", -1)
+        page.sample(hours if hours < 0 else hours * HOUR_SECONDS, directory=path)
+    page.former("odradek_directory_hours_left", lambda left: left if left < 0 else left / HOUR_SECONDS)
     for field, described in (
         ("errors", "Disk operations that failed, or were refused because space or file descriptors ran out."),
         ("flushes", "Flushes of logs."),
@@ -374,16 +384,20 @@ def _directories(page: MetricsText, broker: Broker) -> None:
 
 def _scrubs(page: MetricsText, broker: Broker) -> None:
     scrubs = broker.scrubber.statistics()
-    for field, described in (
-        ("progress", "The share of logs that the present round of the scrub has read; 1 between rounds."),
-        (
-            "ended_ms",
-            "The end of the scrub's last complete round, in milliseconds since 1970; -1: there was none.",
-        ),
-    ):
-        page.gauge(f"odradek_directory_scrub_{field}", described)
-        for path, statistics in scrubs.items():
-            page.sample(statistics[field], directory=path)
+    page.gauge(
+        "odradek_directory_scrub_progress",
+        "The share of logs that the present round of the scrub has read; 1 between rounds.",
+    )
+    for path, statistics in scrubs.items():
+        page.sample(statistics["progress"], directory=path)
+    page.gauge(
+        "odradek_directory_scrub_ended_timestamp_seconds",
+        "The end of the scrub's last complete round, in seconds since 1970; -1: there was none.",
+    )
+    for path, statistics in scrubs.items():
+        ended_ms = statistics["ended_ms"]
+        page.sample(ended_ms if ended_ms < 0 else ended_ms / 1000, directory=path)
+    page.former("odradek_directory_scrub_ended_ms", lambda ended: ended if ended < 0 else round(ended * 1000))
     for field, described in (
         ("bytes", "Bytes that the scrub has read."),
         ("rotten", "Logs in which the scrub has found damaged records."),

@@ -6,9 +6,12 @@ our pages with its parser.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+FORMER = "Former name, which ends with the next release: use"
+"""The beginning of HELP for a family that is also served under the name that it had before."""
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -21,6 +24,8 @@ class MetricsText:
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._name = ""
+        self._begun = 0
+        """The number of lines before the samples of the last family."""
 
     def counter(self, name: str, described: str) -> None:
         """Begin a family of counters, which only grow until the node ends; its name ends in `_total`."""
@@ -33,6 +38,7 @@ class MetricsText:
     def _begin(self, name: str, kind: str, described: str) -> None:
         self._name = name
         self._lines.append(f"# HELP {name} {described}\n# TYPE {name} {kind}")
+        self._begun = len(self._lines)
 
     def sample(self, value: float, **labels: object) -> None:
         """Add one value with these labels to the last family."""
@@ -41,6 +47,19 @@ class MetricsText:
     def one(self, value: float) -> None:
         """Add a value without labels to the last family, as the only value of the family."""
         self._lines.append(f"{self._name} {value!r}")
+
+    def former(self, name: str, of_value: Callable[[float], float] | None = None) -> None:
+        """Repeat the last family, which is one of gauges, under the name that it had in the release before.
+
+        `of_value` converts each value into the former unit. HELP says that the name is no longer the right one.
+        """
+        present, begun = self._name, self._begun
+        lines = self._lines[begun:]
+        self.gauge(name, f"{FORMER} {present} instead.")
+        for line in lines:
+            labels, _, value = line.removeprefix(present).rpartition(" ")
+            shown = value if of_value is None else repr(of_value(float(value)))
+            self._lines.append(f"{name}{labels} {shown}")
 
     def histogram(self, name: str, described: str) -> None:
         """Begin a family of histograms; `distribution` adds a histogram to it."""
