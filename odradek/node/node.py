@@ -53,9 +53,12 @@ from odradek.node.controller_lifecycle import register_controller
 from odradek.node.directories import Directories, NodeCannotStart, NodeCannotStartYet
 from odradek.node.entrances import Entrances, World
 from odradek.node.listeners_charging import ListenersCharging
+from odradek.node.metrics.image_figures import ImageCounter
 from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metrics_page
-from odradek.node.metrics.metrics_server import MetricsServer, watch_loop
-from odradek.node.metrics.page_guard import page_guard
+from odradek.node.metrics.page.metrics_server import MetricsServer, watch_loop
+from odradek.node.metrics.page.page_guard import page_guard
+from odradek.node.metrics.page.page_maker import PageMaker
+from odradek.node.metrics.page.readiness import unready_reason
 from odradek.node.quorum_start import check_refusals, log_role, what_is_missing
 from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.security.acls.authorizer import Authorizer
@@ -571,6 +574,7 @@ class Node:
             lateness=LoopLateness(),
             auditing=self._auditing,
             entrances=self._entrances,
+            counter=ImageCounter(self._config.node_id),
             has_names=settings.has_names,
         )
         metrics = self._metrics = MetricsServer(
@@ -578,7 +582,8 @@ class Node:
             clock=env.clock,
             tasks=self._tasks,
             log=self._log,
-            render=lambda: metrics_page(sources),
+            pages=PageMaker(env, self._log, lambda form: metrics_page(sources, form)),
+            unready=lambda: unready_reason(metadata, self._lifecycle, is_starting=self._is_starting),
             guard=page_guard(env, settings, self._entrances, self._authorizer, self._auditing.auditor),
         )
         self._tasks.start_soon(metrics.accept_loop)

@@ -13,16 +13,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from odradek.data_plane.telemetry.figures import FIGURES
 from odradek.env.ports import Clock, Conn, ConnectionLost
 from odradek.node.connections.complaints import PEERS_MAX, Complaints
-from odradek.node.metrics.metrics_page import TOPICS_MAX
-from odradek.node.metrics.metrics_server import (
+from odradek.node.metrics.hosted_figures import Slices
+from odradek.node.metrics.metrics_text import MetricsText
+from odradek.node.metrics.page.metrics_server import (
     ASK_SECONDS_MAX,
     CONNECTION_SECONDS_MAX,
     CONNECTIONS_MAX,
-    OTHERS_SHARE,
     REQUEST_BYTES_MAX,
     MetricsServer,
 )
-from odradek.node.metrics.metrics_text import MetricsText
+from odradek.node.metrics.page.page_forms import PageForm
+from odradek.node.metrics.page.page_maker import OTHERS_SHARE, PageMaker
+from odradek.node.metrics.partition_metrics import TOPICS_MAX
 from odradek.node.node import NodeCannotStart
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 from odradek.wire.codec import encode
@@ -431,8 +433,9 @@ def test_a_figure_that_cannot_be_read_ends_nothing() -> None:
     world, log = World(1, Weather()), KeptLog()
     pages: list[bytes | None] = [None, b"a 1\n"]
 
-    def render() -> bytes:
+    def render(form: PageForm) -> Slices[bytes]:
         found = pages.pop(0)
+        yield
         assert found is not None
         return found
 
@@ -440,7 +443,11 @@ def test_a_figure_that_cannot_be_read_ends_nothing() -> None:
         async with trio.open_nursery() as tasks:
             env = world.node_env("server")
             server = MetricsServer(
-                env.network.listen("", PORT), clock=env.clock, tasks=tasks, log=log, render=render
+                env.network.listen("", PORT),
+                clock=env.clock,
+                tasks=tasks,
+                log=log,
+                pages=PageMaker(env, log, render),
             )
             tasks.start_soon(server.accept_loop)
             assert (await http(world, GET)).startswith(b"HTTP/1.1 500 ")
@@ -452,16 +459,21 @@ def test_a_figure_that_cannot_be_read_ends_nothing() -> None:
 
 
 class DearPages:
-    """A clock that advances by a fixed time for each page."""
+    """An environment with a clock that advances by a fixed time for each page."""
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        self._clock = clock
+    def __init__(self, env: Any, seconds: float) -> None:
+        self._env = env
+        self._clock: Clock = env.clock
         self._seconds = seconds
         self._spent = 0.0
         self.made: list[float] = []
 
+    @property
+    def clock(self) -> Any:
+        return self
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._clock, name)
+        return getattr(self._env, name)
 
     def monotonic(self) -> float:
         return self._clock.monotonic() + self._spent
@@ -472,10 +484,13 @@ class DearPages:
     def timeout_at(self, deadline: float) -> Any:
         return self._clock.timeout_at(deadline - self._spent)
 
-    def render(self) -> bytes:
+    def render(self, form: PageForm) -> Slices[bytes]:
         self.made.append(self.monotonic())
-        self._spent += self._seconds
-        return b"page %d\n" % len(self.made)
+        number = len(self.made)
+        for _ in range(2):
+            yield
+            self._spent += self._seconds / 2
+        return b"page %d\n" % number
 
 
 def test_pages_take_a_twelfth_of_the_loop() -> None:
@@ -485,9 +500,11 @@ def test_pages_take_a_twelfth_of_the_loop() -> None:
     async def main() -> None:
         async with trio.open_nursery() as tasks:
             env = world.node_env("server")
-            pages = DearPages(env.clock, seconds)
+            pages, log = DearPages(env, seconds), KeptLog()
             listener = env.network.listen("", PORT)
-            server = MetricsServer(listener, clock=pages, tasks=tasks, log=KeptLog(), render=pages.render)
+            costly: Any = pages
+            maker = PageMaker(costly, log, pages.render)
+            server = MetricsServer(listener, clock=costly, tasks=tasks, log=log, pages=maker)
             tasks.start_soon(server.accept_loop)
             assert (await http(world, GET)).endswith(b"page 1\n")
             answers: list[bytes] = []

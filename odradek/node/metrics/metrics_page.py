@@ -18,21 +18,21 @@ from odradek.node.connections.server import Server
 from odradek.node.entrances import Entrances
 from odradek.node.metrics.client_metrics import CLIENTS_SHOWN_MAX, client_metrics
 from odradek.node.metrics.controller_metrics import controller_metrics
+from odradek.node.metrics.directory_metrics import directory_metrics
+from odradek.node.metrics.hosted_figures import Slices, count_hosted
+from odradek.node.metrics.image_figures import ImageCounter
 from odradek.node.metrics.login_metrics import login_metrics
 from odradek.node.metrics.metrics_text import MetricsText
+from odradek.node.metrics.page.page_forms import PLAIN, PageForm
+from odradek.node.metrics.partition_metrics import TOPICS_MAX, partition_metrics, topic_metrics
 from odradek.node.metrics.quota_metrics import SHOWN_MAX, quota_metrics
 from odradek.node.metrics.replication_metrics import replication_metrics
 from odradek.node.metrics.security_metrics import security_metrics
 from odradek.node.metrics.transaction_metrics import transaction_metrics
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS, ApiEntry
-from odradek.serving.disk_troubles import Trouble
 from odradek.serving.node_env import NodeEnv
 from odradek.wire.api import api_name
 from odradek.wire.errors import ErrorCode
-
-TOPICS_MAX = 200
-"""The maximum number of topics with figures of their own; the totals count all topics."""
-HOUR_SECONDS = 3600
 
 
 @attrs.define
@@ -67,13 +67,14 @@ class MetricsSources:
     auditing: Auditing
     """The counts of logins and refusals, which exist even without an audit log."""
     entrances: Entrances
+    counter: ImageCounter
     has_names: bool
     """False if the page must not name topics, users and client ids."""
 
 
-def metrics_page(sources: MetricsSources) -> bytes:
-    """Make the whole page, in Prometheus' text format."""
-    page = MetricsText()
+def metrics_page(sources: MetricsSources, form: PageForm = PLAIN) -> Slices[bytes]:
+    """Make the whole page in one of its forms. It is a generator, and pauses after each slice of the work."""
+    page = MetricsText(is_openmetrics=form.is_openmetrics)
     _node(page, sources)
     tables = dict.fromkeys(services.table for services in sources.services)
     _requests(page, [entry for table in tables for entry in table.entries()])
@@ -81,23 +82,24 @@ def metrics_page(sources: MetricsSources) -> bytes:
     security_metrics(page, sources.entrances)
     login_metrics(page, sources.auditing)
     if sources.broker is not None:
-        _partitions(page, sources.broker)
-        replication_metrics(page, sources.broker)
-        _topics(page, sources.broker, TOPICS_MAX if sources.has_names else 0)
-        _directories(page, sources.broker)
-        _scrubs(page, sources.broker)
-        _moves(page, sources.broker.moves.statistics())
-        statistics = sources.broker.statistics()
+        hosted = yield from count_hosted(sources.broker)
+        placed = (yield from sources.counter.count(sources.broker.image)).placed
+        partition_metrics(page, sources.broker, hosted, placed)
+        replication_metrics(page, sources.broker, hosted)
+        topic_metrics(page, hosted, TOPICS_MAX if sources.has_names else 0)
+        directory_metrics(page, sources.broker, hosted)
+        yield
+        statistics = sources.broker.statistics((hosted.led, hosted.under_replicated, hosted.under_min_isr))
         _cleaner(page, statistics["cleaner"])
         _groups(page, statistics["groups"])
-        transaction_metrics(page, sources.broker, statistics["transactions"])
+        transaction_metrics(page, sources.broker, statistics["transactions"], hosted)
         quota_metrics(page, sources.broker.quotas, SHOWN_MAX if sources.has_names else 0)
         shown_max = CLIENTS_SHOWN_MAX if sources.has_names else 0
         client_metrics(page, sources.broker.telemetry, sources.env.clock.monotonic(), shown_max)
         shown = ("topics", "partitions", "groups", "transactions", "cleaner", "telemetry")
         _parts(page, "broker", statistics, skip=shown)
     _not_encoded(page, sources)
-    controller_metrics(page, sources.controller)
+    yield from controller_metrics(page, sources.controller, sources.counter)
     _parts(page, "controller", sources.controller.statistics())
     _parts(page, "controller_channel", sources.channel.statistics())
     return page.render()
@@ -236,196 +238,6 @@ def _connections(
         "Connections closed because their incomplete request used memory that others needed.",
     )
     page.one(sum(each["evicted"] for each in buffers))
-
-
-# -- partitions -----------------------------------------------------------------------------------------------------
-
-
-def _partitions(page: MetricsText, broker: Broker) -> None:
-    hosted = [each for topic in broker.topics.values() for each in topic.partitions.values()]
-    led = [each for each in hosted if each.is_leader]
-    page.gauge("odradek_topics", "Topics with partitions on this broker.")
-    page.one(len(broker.topics))
-    page.gauge("odradek_partitions", "Partitions on this broker.")
-    page.one(len(hosted))
-    page.gauge("odradek_leaders", "Partitions that this broker leads.")
-    page.one(len(led))
-    page.gauge("odradek_under_replicated_partitions", "Led partitions with replicas that are not in sync.")
-    page.one(sum(1 for each in led if each.image and len(each.image.isr) < len(each.image.replicas)))
-    page.gauge(
-        "odradek_under_min_isr_partitions",
-        "Led partitions that refuse acks=all, because too few replicas are in sync.",
-    )
-    page.one(sum(1 for each in led if not each.has_min_isr))
-    page.gauge("odradek_offline_partitions", "Partitions placed on this broker that it cannot serve.")
-    page.one(_placed_here(broker) - len(hosted))
-    rot = broker.rotten.statistics()
-    page.gauge("odradek_rotten_partitions", "Partitions served here whose log fails its checksums.")
-    page.one(rot["rotten"])
-    page.counter(
-        "odradek_replicas_set_aside_total",
-        "Logs that failed their checksums and were replaced; the old files are kept.",
-    )
-    page.one(rot["set_aside"])
-
-
-def _placed_here(broker: Broker) -> int:
-    node_id = broker.settings.node_id
-    return sum(
-        1
-        for topic in broker.image.topics.values()
-        for partition in topic.partitions.values()
-        if node_id in partition.replicas
-    )
-
-
-def _topics(page: MetricsText, broker: Broker, named_max: int) -> None:
-    """Add offsets and bytes of logs: in total, and for each of the first `named_max` topics in the order of their
-    names.
-    """
-    rows: list[tuple[str, list[int]]] = []
-    for name in sorted(broker.topics):
-        logs = [partition.log for partition in broker.topics[name].partitions.values()]
-        rows.append(
-            (
-                name,
-                [
-                    sum(log.size_bytes for log in logs),
-                    sum(log.log_start_offset for log in logs),
-                    sum(log.high_watermark for log in logs),
-                    sum(log.log_end_offset for log in logs),
-                ],
-            )
-        )
-    for column, metric, former, described in (
-        (0, "log_bytes", "log_bytes", "Bytes of segments"),
-        (1, "log_start_offsets", "log_start_offset", "Log start offsets"),
-        (2, "high_watermarks", "high_watermark", "High watermarks"),
-        (3, "log_end_offsets", "log_end_offset", "Log end offsets"),
-    ):
-        page.gauge(f"odradek_{metric}", f"{described}, added up over all partitions here.")
-        page.one(sum(figures[column] for _, figures in rows))
-        page.former(f"odradek_{former}_sum")
-        page.gauge(f"odradek_topic_{metric}", f"{described}, added up over the topic's partitions here.")
-        for name, figures in rows[:named_max]:
-            page.sample(figures[column], topic=name)
-        page.former(f"odradek_topic_{former}_sum")
-    page.gauge("odradek_topics_unlisted", f"Topics without figures of their own: {TOPICS_MAX} have them.")
-    page.one(max(0, len(rows) - named_max))
-
-
-# -- disks ----------------------------------------------------------------------------------------------------------
-
-
-def _directories(page: MetricsText, broker: Broker) -> None:
-    figures = {log_dir.path: log_dir.statistics() for log_dir in broker.log_dirs}
-    page.gauge("odradek_directory_offline", "1 if the log directory has failed or is missing, else 0.")
-    for path, statistics in figures.items():
-        is_away = statistics["offline_reason"] is not None and not statistics["is_released"]
-        page.sample(int(is_away), directory=path)
-    for path in broker.placement.unavailable:
-        page.sample(1, directory=path)
-    page.gauge("odradek_directory_released", "1 if the broker has released the log directory, else 0.")
-    for path, statistics in figures.items():
-        page.sample(int(statistics["is_released"]), directory=path)
-    page.gauge(
-        "odradek_directory_stalled",
-        "1 while the device does not answer and appends to its logs are refused, else 0.",
-    )
-    for path, statistics in figures.items():
-        page.sample(int(statistics["is_stalled"]), directory=path)
-    page.gauge(
-        "odradek_directory_short", "1 while the disk is full up to its reserve and refuses records, else 0."
-    )
-    for path, statistics in figures.items():
-        page.sample(int(statistics["is_short"]), directory=path)
-    for trouble, described in (
-        (
-            Trouble.HUNG,
-            "1 while the device does not answer and replicas on other brokers should lead, else 0.",
-        ),
-        (Trouble.FULL, "1 while the device has no room and replicas on other brokers should lead, else 0."),
-    ):
-        page.gauge(f"odradek_directory_{trouble.value}", described)
-        for path, statistics in figures.items():
-            page.sample(int(statistics["trouble"] == trouble.value), directory=path)
-    for field, described in (
-        ("logs", "Logs in the directory."),
-        ("size_bytes", "Bytes of segments in the directory."),
-        ("free_bytes", "Free bytes of the device at the last check; -1: not known."),
-        ("is_slow", "1 while syncs take ten times as long as usual, else 0."),
-        ("sync_seconds", "The mean time of the last few syncs."),
-        ("usual_sync_seconds", "The mean time of the last few hundred syncs."),
-        ("reserve_bytes", "Bytes of the device that are kept free of records."),
-        ("fill_bytes_per_second", "The rate at which free space has decreased in the last hour."),
-        ("files_to_remove", "Files of removed segments that are still on disk."),
-        ("directories_to_remove", "Deleted partitions that are still on disk."),
-    ):
-        page.gauge(f"odradek_directory_{field}", described)
-        for path, statistics in figures.items():
-            page.sample(statistics.get(field, -1), directory=path)
-    page.gauge(
-        "odradek_directory_time_left_seconds",
-        "Seconds until only the reserve is left, at that rate; -1: the disk does not fill.",
-    )
-    for path, statistics in figures.items():
-        hours = statistics.get("hours_left", -1)
-        page.sample(hours if hours < 0 else hours * HOUR_SECONDS, directory=path)
-    page.former("odradek_directory_hours_left", lambda left: left if left < 0 else left / HOUR_SECONDS)
-    for field, described in (
-        ("errors", "Disk operations that failed, or were refused because space or file descriptors ran out."),
-        ("flushes", "Flushes of logs."),
-        ("segments_removed", "Segments removed by retention."),
-    ):
-        page.counter(f"odradek_directory_{field}_total", described)
-        for path, statistics in figures.items():
-            page.sample(statistics[field], directory=path)
-
-
-def _scrubs(page: MetricsText, broker: Broker) -> None:
-    scrubs = broker.scrubber.statistics()
-    page.gauge(
-        "odradek_directory_scrub_progress",
-        "The share of logs that the present round of the scrub has read; 1 between rounds.",
-    )
-    for path, statistics in scrubs.items():
-        page.sample(statistics["progress"], directory=path)
-    page.gauge(
-        "odradek_directory_scrub_ended_timestamp_seconds",
-        "The end of the scrub's last complete round, in seconds since 1970; -1: there was none.",
-    )
-    for path, statistics in scrubs.items():
-        ended_ms = statistics["ended_ms"]
-        page.sample(ended_ms if ended_ms < 0 else ended_ms / 1000, directory=path)
-    page.former("odradek_directory_scrub_ended_ms", lambda ended: ended if ended < 0 else round(ended * 1000))
-    for field, described in (
-        ("bytes", "Bytes that the scrub has read."),
-        ("rotten", "Logs in which the scrub has found damaged records."),
-    ):
-        page.counter(f"odradek_directory_scrub_{field}_total", described)
-        for path, statistics in scrubs.items():
-            page.sample(statistics[field], directory=path)
-
-
-def _moves(page: MetricsText, figures: Mapping[str, int]) -> None:
-    """Add the figures of replicas that move between the directories of this broker."""
-    page.gauge("odradek_directory_moving_replicas", "Replicas that move to another directory of this broker.")
-    page.sample(figures["replicas_moving"])
-    for field, metric, described in (
-        ("moved_bytes", "directory_moved_bytes_total", "Bytes copied from one directory to another."),
-        (
-            "replicas_moved",
-            "directory_moved_replicas_total",
-            "Replicas that have moved to another directory.",
-        ),
-        (
-            "moves_given_up",
-            "directory_given_up_moves_total",
-            "Moves to another directory that were given up.",
-        ),
-    ):
-        page.counter(f"odradek_{metric}", described)
-        page.sample(figures[field])
 
 
 def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:

@@ -1,4 +1,6 @@
-"""Prometheus' text exposition format (version 0.0.4). PURE.
+"""Prometheus' text exposition format (version 0.0.4), and OpenMetrics 1.0.0. PURE.
+
+The two differ in the names of counters' families, in the escapes of HELP, and in the last line.
 
 This is our own code, because prometheus_client makes an object per sample and would be ten times as slow. Tests read
 our pages with its parser.
@@ -7,8 +9,6 @@ our pages with its parser.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 FORMER = "Former name, which ends with the next release: use"
 """The beginning of HELP for a family that is also served under the name that it had before."""
@@ -21,7 +21,8 @@ class MetricsText:
     to the last family.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_openmetrics: bool = False) -> None:
+        self._is_openmetrics = is_openmetrics
         self._lines: list[str] = []
         self._name = ""
         self._begun = 0
@@ -37,6 +38,11 @@ class MetricsText:
 
     def _begin(self, name: str, kind: str, described: str) -> None:
         self._name = name
+        if self._is_openmetrics:
+            # Only the samples of a counter have the suffix, and a quote is escaped in HELP, too.
+            described = described.replace('"', r"\"")
+            if kind == "counter":
+                name = name.removesuffix("_total")
         self._lines.append(f"# HELP {name} {described}\n# TYPE {name} {kind}")
         self._begun = len(self._lines)
 
@@ -84,6 +90,8 @@ class MetricsText:
 
     def render(self) -> bytes:
         """Return the page in Prometheus' text format, as UTF-8."""
+        if self._is_openmetrics:
+            self._lines.append("# EOF")
         # Replace characters that cannot be encoded, because a directory's name may have bytes that are not
         # UTF-8.
         return ("\n".join(self._lines) + "\n").encode("utf-8", "replace")

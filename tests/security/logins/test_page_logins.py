@@ -19,7 +19,7 @@ import trio
 
 from odradek.env.real import RealEnv
 from odradek.node.configuration.node_config import ConfigError, NodeConfig
-from odradek.node.metrics.page_logins import CHECKS_MAX, CHECKS_PER_ADDRESS_MAX, Answer, PageLogins
+from odradek.node.metrics.page.page_logins import CHECKS_MAX, CHECKS_PER_ADDRESS_MAX, Answer, PageLogins
 from odradek.security.audit.auditor import Auditor
 from odradek.security.scram import MECHANISMS, ServerKeys, server_keys
 from testkit.processes import free_ports

@@ -51,7 +51,7 @@ NAMED: Mapping[str, str] = {
         node.connections.charging _MS_PER_SECOND
         node.connections.complaints _TLS_HANDSHAKE
         node.connections.connection_loop FRAME_BYTES_MIN
-        node.signals LEFT_BEHIND_STATUS
+        node.supervision.signals LEFT_BEHIND_STATUS
         serving.authorized_operations BROKERS_ENDPOINT CONTROLLERS_ENDPOINT
         metadata_quorum.controller.access.client_quotas _EPSILON
         metadata_quorum.controller.brokers.broker_registration FENCE IN_CONTROLLED_SHUTDOWN
