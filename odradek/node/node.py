@@ -53,9 +53,12 @@ from odradek.node.controller_lifecycle import register_controller
 from odradek.node.directories import Directories, NodeCannotStart, NodeCannotStartYet
 from odradek.node.entrances import Entrances, World
 from odradek.node.listeners_charging import ListenersCharging
+from odradek.node.metrics.groups.group_lag import GroupLag
+from odradek.node.metrics.groups.remote_ends import RemoteEnds
 from odradek.node.metrics.image_figures import ImageCounter
-from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metrics_page
-from odradek.node.metrics.page.metrics_server import MetricsServer, watch_loop
+from odradek.node.metrics.metrics_page import MetricsSources, metrics_page
+from odradek.node.metrics.page.loop_lateness import LoopLateness, watch_loop
+from odradek.node.metrics.page.metrics_server import MetricsServer
 from odradek.node.metrics.page.page_guard import page_guard
 from odradek.node.metrics.page.page_maker import PageMaker
 from odradek.node.metrics.page.readiness import unready_reason
@@ -560,6 +563,9 @@ class Node:
                 f"cannot listen on {host or '*'}:{port} for metrics: {error.strerror or error}"
             ) from error
         assert self._channel is not None
+        broker = self._broker
+        lag = None if broker is None else GroupLag(broker)
+        ends = None if broker is None or lag is None else RemoteEnds(broker, lag)
         sources = MetricsSources(
             version=odradek.__version__,
             node_id=self._config.node_id,
@@ -568,13 +574,14 @@ class Node:
             started_at=self._created_at,
             services=self._services,
             servers=self._servers,
-            broker=self._broker,
+            broker=broker,
             controller=metadata,
             channel=self._channel,
             lateness=LoopLateness(),
             auditing=self._auditing,
             entrances=self._entrances,
             counter=ImageCounter(self._config.node_id),
+            lag=lag,
             has_names=settings.has_names,
         )
         metrics = self._metrics = MetricsServer(
@@ -582,7 +589,12 @@ class Node:
             clock=env.clock,
             tasks=self._tasks,
             log=self._log,
-            pages=PageMaker(env, self._log, lambda form: metrics_page(sources, form)),
+            pages=PageMaker(
+                env,
+                self._log,
+                lambda form: metrics_page(sources, form),
+                None if ends is None else ends.refresh,
+            ),
             unready=lambda: unready_reason(metadata, self._lifecycle, is_starting=self._is_starting),
             guard=page_guard(env, settings, self._entrances, self._authorizer, self._auditing.auditor),
         )

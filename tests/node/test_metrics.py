@@ -67,6 +67,8 @@ NOT_ON_THIS_PAGE = {
     "odradek_quota_throttled_seconds_total": ["client_id", "key", "user"],
     "odradek_client_info": ["client_id", "library", "user", "version"],
     **{f"odradek_client_{figure.name}": ["client_id", "role", "user"] for figure in FIGURES},
+    "odradek_group_lag_records": ["group", "topic"],
+    "odradek_group_lag_seconds": ["group", "topic"],
     "odradek_follower_lag_max_records": ["leader"],
     "odradek_replication_in_bytes_total": ["leader"],
     "odradek_transaction_age_seconds": ["partition"],

@@ -19,10 +19,13 @@ from odradek.node.entrances import Entrances
 from odradek.node.metrics.client_metrics import CLIENTS_SHOWN_MAX, client_metrics
 from odradek.node.metrics.controller_metrics import controller_metrics
 from odradek.node.metrics.directory_metrics import directory_metrics
+from odradek.node.metrics.groups.group_lag import GroupLag
+from odradek.node.metrics.groups.group_metrics import group_metrics, lag_metrics
 from odradek.node.metrics.hosted_figures import Slices, count_hosted
 from odradek.node.metrics.image_figures import ImageCounter
 from odradek.node.metrics.login_metrics import login_metrics
 from odradek.node.metrics.metrics_text import MetricsText
+from odradek.node.metrics.page.loop_lateness import LoopLateness
 from odradek.node.metrics.page.page_forms import PLAIN, PageForm
 from odradek.node.metrics.partition_metrics import TOPICS_MAX, partition_metrics, topic_metrics
 from odradek.node.metrics.quota_metrics import SHOWN_MAX, quota_metrics
@@ -33,16 +36,6 @@ from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS, ApiEntry
 from odradek.serving.node_env import NodeEnv
 from odradek.wire.api import api_name
 from odradek.wire.errors import ErrorCode
-
-
-@attrs.define
-class LoopLateness:
-    """The lateness of the event loop: how late it wakes tasks that are due. It has a histogram over
-    `LATENCY_BOUNDS_SECONDS`, and the sum of the seconds.
-    """
-
-    counts: list[int] = attrs.field(factory=lambda: [0] * (len(LATENCY_BOUNDS_SECONDS) + 1))
-    seconds: float = 0.0
 
 
 @attrs.frozen(kw_only=True)
@@ -68,6 +61,8 @@ class MetricsSources:
     """The counts of logins and refusals, which exist even without an audit log."""
     entrances: Entrances
     counter: ImageCounter
+    lag: GroupLag | None
+    """The lag of groups; None exactly if there is no broker."""
     has_names: bool
     """False if the page must not name topics, users and client ids."""
 
@@ -91,7 +86,11 @@ def metrics_page(sources: MetricsSources, form: PageForm = PLAIN) -> Slices[byte
         yield
         statistics = sources.broker.statistics((hosted.led, hosted.under_replicated, hosted.under_min_isr))
         _cleaner(page, statistics["cleaner"])
-        _groups(page, statistics["groups"])
+        group_metrics(page, statistics["groups"])
+        assert sources.lag is not None
+        lag = yield from sources.lag.count(sources.env.clock.monotonic())
+        lag_metrics(page, lag, sources.has_names)
+        yield
         transaction_metrics(page, sources.broker, statistics["transactions"], hosted)
         quota_metrics(page, sources.broker.quotas, SHOWN_MAX if sources.has_names else 0)
         shown_max = CLIENTS_SHOWN_MAX if sources.has_names else 0
@@ -290,28 +289,6 @@ def _cleaner(page: MetricsText, figures: Mapping[str, float]) -> None:
     ):
         page.counter(f"odradek_cleaner_{field}_total", described)
         page.one(figures[field])
-
-
-# -- groups ---------------------------------------------------------------------------------------------------------
-
-
-def _groups(page: MetricsText, statistics: Mapping[str, int]) -> None:
-    """Add the figures of the group coordinator. The totals count all partitions of `__consumer_offsets` that this
-    broker leads.
-    """
-    for field, metric, described in (
-        ("groups", "groups", "Groups that this broker coordinates."),
-        ("members", "group_members", "Members of these groups."),
-        ("shards", "group_shards", "Partitions of __consumer_offsets that this broker leads."),
-        (
-            "loading",
-            "group_shards_loading",
-            "Partitions of __consumer_offsets whose groups are still being loaded.",
-        ),
-        ("unanswered", "group_requests_waiting", "Requests of groups that wait: a join, a sync, a commit."),
-    ):
-        page.gauge(f"odradek_{metric}", described)
-        page.one(statistics.get(field, 0))
 
 
 def _not_encoded(page: MetricsText, sources: MetricsSources) -> None:

@@ -72,7 +72,7 @@ def test_words_reach_an_abstract_address() -> None:
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
-    """Nothing is sent if there is no service manager. If its socket is missing, or its queue is full, a line is logged."""
+    """Nothing is sent unless systemd has started the process. If its socket is missing, or its queue is full, a line is logged."""
     log = KeptLog()
     assert not ServiceManager({}, log).send("READY=1")
     assert log.events == []

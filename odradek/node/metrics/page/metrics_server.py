@@ -1,8 +1,7 @@
-"""Serves the metrics page over HTTP/1.1, on a listener of its own with limits, and measures the lateness of the
-event loop. PORTED.
+"""Serves the metrics page over HTTP/1.1, on a listener of its own with limits. PORTED.
 
-It accepts one request per connection, GET or HEAD of `/metrics`, `/healthz` or `/ready`. The number of connections, the bytes of a request
-and the time for it are limited. A peer's mistake ends only its own connection.
+It accepts one request per connection, GET or HEAD of `/metrics`, `/healthz` or `/ready`. The number of connections, the
+bytes of a request and the time for it are limited. A peer's mistake ends only its own connection.
 
 If there are too many connections, the address with the most connections loses its oldest connection without a
 request. So a stranger who opens many connections does not keep the scraper out.
@@ -13,19 +12,16 @@ a load balancer has none. Their answers name only the state of this node.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from odradek.env.ports import Clock, Conn, ConnectionLost, Listener, Log, TaskGroup
 from odradek.node.configuration.metrics_config import METRICS
 from odradek.node.connections.entrance import NotAuthenticated
-from odradek.node.metrics.metrics_page import LoopLateness
 from odradek.node.metrics.page.page_forms import PageForm, accepts_gzip, prefers_openmetrics
 from odradek.node.metrics.page.page_guard import PageGuard
 from odradek.node.metrics.page.page_logins import Answer
 from odradek.node.metrics.page.page_maker import PageMaker
 from odradek.security.audit.auditor import TLS
-from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 
 CONNECTIONS_MAX = 32
 REQUEST_BYTES_MAX = 16 * 1024
@@ -34,7 +30,6 @@ ASK_SECONDS_MAX = 3.0
 complete.
 """
 CONNECTION_SECONDS_MAX = 10.0
-LATENESS_INTERVAL_SECONDS = 0.25
 
 _REASONS = {
     200: "OK",
@@ -252,15 +247,3 @@ def _response(
         f"Content-Length: {len(body)}\r\nConnection: close\r\n{more}\r\n"
     )
     return head.encode() + (b"" if is_head else body)
-
-
-async def watch_loop(clock: Clock, lateness: LoopLateness) -> None:
-    """Measure four times a second how late the event loop wakes a task that is due. Return only by
-    cancellation.
-    """
-    while True:
-        due = clock.monotonic() + LATENESS_INTERVAL_SECONDS
-        await clock.sleep_until(due)
-        late = max(0.0, clock.monotonic() - due)
-        lateness.counts[bisect_left(LATENCY_BOUNDS_SECONDS, late)] += 1
-        lateness.seconds += late
