@@ -29,6 +29,8 @@ from testkit.raw_requests import connect, frame
 
 FORMS: dict[str, tuple[str, dict[str, str]]] = {
     "text": ("", {}),
+    "OpenMetrics": ("", {"Accept": "application/openmetrics-text; version=1.0.0"}),
+    "Kafka's names": ("?names=kafka", {}),
     "text, gzip": ("", {"Accept-Encoding": "gzip"}),
 }
 """The kinds of pages: what stands behind `/metrics`, and the headers of the request."""

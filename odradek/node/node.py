@@ -56,7 +56,8 @@ from odradek.node.listeners_charging import ListenersCharging
 from odradek.node.metrics.groups.group_lag import GroupLag
 from odradek.node.metrics.groups.remote_ends import RemoteEnds
 from odradek.node.metrics.image_figures import ImageCounter
-from odradek.node.metrics.metrics_page import MetricsSources, metrics_page
+from odradek.node.metrics.kafka_names import KafkaMemory
+from odradek.node.metrics.metrics_page import MetricsSources, rendered
 from odradek.node.metrics.page.loop_lateness import LoopLateness, watch_loop
 from odradek.node.metrics.page.metrics_server import MetricsServer
 from odradek.node.metrics.page.page_guard import page_guard
@@ -582,6 +583,7 @@ class Node:
             entrances=self._entrances,
             counter=ImageCounter(self._config.node_id),
             lag=lag,
+            kafka=KafkaMemory(),
             has_names=settings.has_names,
         )
         metrics = self._metrics = MetricsServer(
@@ -592,7 +594,7 @@ class Node:
             pages=PageMaker(
                 env,
                 self._log,
-                lambda form: metrics_page(sources, form),
+                lambda form: rendered(sources, form),
                 None if ends is None else ends.refresh,
             ),
             unready=lambda: unready_reason(metadata, self._lifecycle, is_starting=self._is_starting),

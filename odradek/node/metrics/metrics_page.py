@@ -17,12 +17,19 @@ from odradek.node.connections.connection_services import ConnectionServices
 from odradek.node.connections.server import Server
 from odradek.node.entrances import Entrances
 from odradek.node.metrics.client_metrics import CLIENTS_SHOWN_MAX, client_metrics
-from odradek.node.metrics.controller_metrics import controller_metrics
+from odradek.node.metrics.controller_metrics import ClusterFigures, cluster_figures, controller_metrics
 from odradek.node.metrics.directory_metrics import directory_metrics
 from odradek.node.metrics.groups.group_lag import GroupLag
 from odradek.node.metrics.groups.group_metrics import group_metrics, lag_metrics
 from odradek.node.metrics.hosted_figures import Slices, count_hosted
 from odradek.node.metrics.image_figures import ImageCounter
+from odradek.node.metrics.kafka_names import (
+    KafkaMemory,
+    broker_names,
+    controller_names,
+    lag_names,
+    request_names,
+)
 from odradek.node.metrics.login_metrics import login_metrics
 from odradek.node.metrics.metrics_text import MetricsText
 from odradek.node.metrics.page.loop_lateness import LoopLateness
@@ -30,12 +37,11 @@ from odradek.node.metrics.page.page_forms import PLAIN, PageForm
 from odradek.node.metrics.partition_metrics import TOPICS_MAX, partition_metrics, topic_metrics
 from odradek.node.metrics.quota_metrics import SHOWN_MAX, quota_metrics
 from odradek.node.metrics.replication_metrics import replication_metrics
+from odradek.node.metrics.request_metrics import RequestSums, request_metrics, request_sums
 from odradek.node.metrics.security_metrics import security_metrics
 from odradek.node.metrics.transaction_metrics import transaction_metrics
-from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS, ApiEntry
+from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 from odradek.serving.node_env import NodeEnv
-from odradek.wire.api import api_name
-from odradek.wire.errors import ErrorCode
 
 
 @attrs.frozen(kw_only=True)
@@ -63,16 +69,62 @@ class MetricsSources:
     counter: ImageCounter
     lag: GroupLag | None
     """The lag of groups; None exactly if there is no broker."""
+    kafka: KafkaMemory
     has_names: bool
     """False if the page must not name topics, users and client ids."""
+
+
+def rendered(sources: MetricsSources, form: PageForm) -> Slices[bytes]:
+    """Make a page in the form that its reader has asked for."""
+    return kafka_page(sources) if form.has_kafka_names else metrics_page(sources, form)
+
+
+def _request_sums(sources: MetricsSources) -> dict[str, RequestSums]:
+    tables = dict.fromkeys(services.table for services in sources.services)
+    return request_sums(entry for table in tables for entry in table.entries())
+
+
+def kafka_page(sources: MetricsSources) -> Slices[bytes]:
+    """Make the page with Kafka's names, in slices."""
+    page, broker = MetricsText(), sources.broker
+    figures = [(server.name, server.statistics()) for server in sources.servers]
+    request_names(
+        page,
+        _request_sums(sources),
+        sources.kafka,
+        {name: statistics["connections"] for name, statistics in figures},
+        waiting=sum(statistics["waiting"] for _, statistics in figures),
+        parked=sum(each.held.statistics()["parked"] for each in sources.services),
+    )
+    if broker is not None and sources.lag is not None:
+        hosted = yield from count_hosted(broker)
+        placed = yield from sources.counter.count(broker.image)
+        yield from sources.kafka.count_records(broker)
+        broker_names(page, broker, hosted, placed, sources.kafka, has_names=sources.has_names)
+        lag = yield from sources.lag.count(sources.env.clock.monotonic())
+        lag_names(page, lag, has_names=sources.has_names)
+    metadata = sources.controller
+    cluster = ClusterFigures()
+    if metadata.is_active:
+        image = metadata.committed_image
+        cluster = cluster_figures(image, (yield from sources.counter.count(image)))
+    controller_names(
+        page,
+        cluster,
+        is_active=metadata.is_active,
+        unclean=metadata.decided.unclean_elections,
+        errors=metadata.errors.count,
+    )
+    page.counter("process_cpu_seconds_total", "User and system CPU time of the process.")
+    page.one(sources.env.meter.cpu_seconds())
+    return page.render()
 
 
 def metrics_page(sources: MetricsSources, form: PageForm = PLAIN) -> Slices[bytes]:
     """Make the whole page in one of its forms. It is a generator, and pauses after each slice of the work."""
     page = MetricsText(is_openmetrics=form.is_openmetrics)
     _node(page, sources)
-    tables = dict.fromkeys(services.table for services in sources.services)
-    _requests(page, [entry for table in tables for entry in table.entries()])
+    request_metrics(page, _request_sums(sources))
     _connections(page, sources.services, sources.servers)
     security_metrics(page, sources.entrances)
     login_metrics(page, sources.auditing)
@@ -127,53 +179,6 @@ def _node(page: MetricsText, sources: MetricsSources) -> None:
         "Partitions looked up and described for answers; more expensive things count as several.",
     )
     page.one(long_work["described"])
-
-
-# -- requests -------------------------------------------------------------------------------------------------------
-
-
-def _requests(page: MetricsText, entries: list[ApiEntry]) -> None:
-    used = sorted(
-        (entry for entry in entries if entry.request_bytes), key=lambda entry: (entry.api_key, entry.version)
-    )
-    by_api: dict[str, list[ApiEntry]] = {}
-    for entry in used:
-        by_api.setdefault(api_name(entry.api_key), []).append(entry)
-    page.counter("odradek_requests_total", "Requests answered, by API and version.")
-    for name, group in by_api.items():
-        for version in sorted({entry.version for entry in group}):
-            answered = sum(sum(entry.latencies) for entry in group if entry.version == version)
-            page.sample(answered, api=name, version=version)
-    for field, metric, described in (
-        ("unanswered", "requests_unanswered", "Requests without an answer: acks=0, and requests that closed their connection."),
-        ("delayed", "requests_delayed", "Answered requests that had to wait, or were behind a waiting request of their connection."),
-        ("elements", "request_elements", "Array elements of the requests that have more than 4,000."),
-        ("request_bytes", "request_bytes", "Bytes of request frames."),
-        ("response_bytes", "response_bytes", "Bytes of response frames."),
-    ):  # fmt: skip
-        page.counter(f"odradek_{metric}_total", described)
-        for name, group in by_api.items():
-            page.sample(sum(getattr(entry, field) for entry in group), api=name)
-    page.counter("odradek_errors_total", "Error codes in responses, each occurrence counted.")
-    for name, group in by_api.items():
-        errors: dict[int, int] = {}
-        for entry in group:
-            for code, count in entry.errors.items():
-                errors[int(code)] = errors.get(int(code), 0) + count
-        for code, count in sorted(errors.items()):
-            page.sample(count, api=name, error=_error_name(code))
-    page.histogram("odradek_request_seconds", "Time from receiving a request until its answer was sent.")
-    for name, group in by_api.items():
-        counts = [sum(bucket) for bucket in zip(*(entry.latencies for entry in group), strict=True)]
-        seconds = sum(entry.latency_seconds for entry in group)
-        page.distribution(LATENCY_BOUNDS_SECONDS, counts, seconds, api=name)
-
-
-def _error_name(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return str(code)
 
 
 # -- connections ----------------------------------------------------------------------------------------------------

@@ -182,11 +182,14 @@ class MetricsServer:
             if answer is not Answer.WELCOME:
                 body, more = _REFUSALS[answer]
                 return _response(answer.value, body, more, is_head=is_head)
-        return await self._page_answer(lines, is_head)
+        return await self._page_answer(lines, target, is_head)
 
-    async def _page_answer(self, lines: Sequence[bytes], is_head: bool) -> bytes:
-        """Make the response with a page, in the form that the request's headers ask for."""
-        form = PageForm(is_openmetrics=prefers_openmetrics(_all(lines, b"accept")))
+    async def _page_answer(self, lines: Sequence[bytes], target: bytes, is_head: bool) -> bytes:
+        """Make the response with a page, in the form that the request's headers and its query ask for."""
+        if b"names=kafka" in target.partition(b"?")[2].split(b"&"):
+            form = PageForm(has_kafka_names=True)
+        else:
+            form = PageForm(is_openmetrics=prefers_openmetrics(_all(lines, b"accept")))
         page = await self._pages.page(form)
         if page is None:
             return _response(500, b"see the node's log\n")

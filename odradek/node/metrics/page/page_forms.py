@@ -36,6 +36,8 @@ class PageForm:
     """One form of the page. All requests for the same form share a page."""
 
     is_openmetrics: bool = False
+    has_kafka_names: bool = False
+    """True for the page with Kafka's names, which exists as text alone."""
 
     @property
     def content_type(self) -> str:
