@@ -1,4 +1,4 @@
-"""`odradek generate prometheus-rules|grafana-dashboard`: files for those who watch a cluster."""
+"""`odradek generate prometheus-rules|grafana-dashboard`: files for monitoring: alert rules and dashboards."""
 
 from __future__ import annotations
 

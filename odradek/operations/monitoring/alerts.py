@@ -1,4 +1,4 @@
-"""The alerts: what is wrong, for how long, how urgent it is, and which section of docs/operations.md helps. PURE.
+"""The alerts: the trouble, for how long it lasts, how urgent it is, and which section of docs/operations.md helps. PURE.
 
 Three degrees of urgency stand in docs/operations.md: `critical` (at once), `warning` (today), `info` (this week). `JOB` stands
 for the selector of the nodes' pages.

@@ -65,7 +65,7 @@ def _variable(label: str, metric: str) -> dict[str, object]:
 
 
 def _panels(panels: tuple[Panel, ...]) -> list[dict[str, object]]:
-    """Lay the panels out from left to right, in rows."""
+    """Place the panels from left to right, in rows."""
     found: list[dict[str, object]] = []
     x = y = row_height = 0
     for number, panel in enumerate(panels, 1):
