@@ -32,7 +32,7 @@ SHORTER = 60
 MACHINE = {"OdradekLoopLate", "OdradekCoreUsedUp"}
 """Alerts that say something about the machine of the tests."""
 KILLED = {"OdradekNodeDown", "OdradekBrokerFenced", "OdradekUnderReplicated", "OdradekOfflinePartitions"}
-"""The alerts for a killed node, while a topic has replicas on that node alone. A silent voter is told after a minute."""
+"""The alerts for a killed node, while a topic has replicas on that node alone. The alert about a silent voter comes after a minute."""
 LATER = {"OdradekVoterSilent"}
 QUICK = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=200\n"
 
