@@ -28,6 +28,7 @@ MODULES: Mapping[str, str] = {
     "security.salt_forms.": "bounds of a login, of which Kafka has some",
     "security.dialing.": "versions and bounds of a login",
     "node.metrics.": "a page for monitoring, which the simulator does not read",
+    "node.supervision.service_manager.": "words for systemd, which only a real process has",
     "node.garbage.": "the interpreter's own memory",
 }
 """Modules and packages all of whose constants are fixed, with the reason."""
