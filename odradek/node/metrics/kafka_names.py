@@ -37,8 +37,8 @@ _Gauges = Iterable[tuple[str, float, str]]
 class KafkaMemory:
     """The figures of the page before, from which growth is computed."""
 
-    ends: dict[tuple[str, int], int] = attrs.field(factory=dict)
-    """The log end offsets of led partitions."""
+    ends: dict[str, dict[int, int]] = attrs.field(factory=dict)
+    """The log end offsets of led partitions, by topic."""
     records: dict[str, int] = attrs.field(factory=dict)
     """The records that were appended to led partitions, by topic, since the first page."""
     latencies: dict[str, list[int]] = attrs.field(factory=dict)
@@ -46,17 +46,18 @@ class KafkaMemory:
 
     def count_records(self, broker: Broker) -> Slices[None]:
         """Add the growth of led partitions since the page before. Only partitions that were led then count."""
-        ends: dict[tuple[str, int], int] = {}
+        ends: dict[str, dict[int, int]] = {}
         work = 0
         for name in sorted(broker.topics):
             hosted = broker.topics.get(name)
             if hosted is None:
                 continue
-            grown = 0
+            before, now, grown = self.ends.get(name, {}), {}, 0
             for index, partition in hosted.partitions.items():
                 if partition.is_leader:
-                    end = ends[name, index] = partition.log.log_end_offset
-                    grown += max(0, end - self.ends.get((name, index), end))
+                    end = now[index] = partition.log.log_end_offset
+                    grown += max(0, end - before.get(index, end))
+            ends[name] = now
             self.records[name] = self.records.get(name, 0) + grown
             work += len(hosted.partitions)
             if work >= SLICE:

@@ -181,6 +181,9 @@ def test_panels_have_data_and_a_killed_node_fires_its_alerts(tmp_path: Path) -> 
         run("quota", "set", "--client-id", "cook", "--produce-rate", "10M", "--fetch-rate", "10M")
         traffic = Traffic(bootstrap)
         stack.callback(traffic.close)
+        for page in pages:
+            with urllib.request.urlopen(f"http://{page}/ready", timeout=30) as answer:
+                assert answer.read() == b"ready\n"
         server = stack.enter_context(prometheus(tmp_path, pages))
         queries = expressions()
         odradek_here("topic", "describe", "unknown", bootstrap=bootstrap)

@@ -9,12 +9,12 @@ A broker may coordinate a hundred thousand groups. So a page looks at `OFFSETS_M
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
 from odradek.data_plane.broker import Broker
-from odradek.data_plane.groups.state import OffsetKey, Offsets
+from odradek.data_plane.groups.state import GroupsState, OffsetKey, Offsets
 from odradek.node.metrics.groups.end_history import EndHistory
 from odradek.node.metrics.hosted_figures import SLICE, Slices
 
@@ -66,63 +66,36 @@ class GroupLag:
 
     def count(self, now: float) -> Slices[LagFigures]:
         """Compute the lag at this moment (monotonic seconds), in slices."""
-        found = LagFigures()
-        histories: dict[OffsetKey, EndHistory] = {}
-        missing: dict[OffsetKey, None] = {}
-        unknown: dict[OffsetKey, None] = {}
-        left, work = OFFSETS_MAX, 0
-        for group, offsets in self._groups():
-            if len(offsets) > left:
-                found.groups_left_out += 1
-                continue
-            left -= len(offsets)
-            work += len(offsets)
-            is_left_out = False
-            for key, committed in offsets.items():
-                end = self._end(key, missing)
-                if end is None:
-                    if key in missing:
-                        unknown[key] = None
-                    continue
-                pair = group, key[0]
-                lag = found.pairs.get(pair)
-                if lag is None:
-                    if len(found.pairs) >= PAIRS_MAX:
-                        is_left_out = True
-                        continue
-                    lag = found.pairs[pair] = Lag()
-                history = histories.get(key)
-                if history is None:
-                    history = histories[key] = self._histories.get(key) or EndHistory()
-                    history.note(now, end)
-                lag.records += max(0, end - committed.offset)
-                written = history.written_at(committed.offset)
-                if written is not None and now - written > lag.seconds:
-                    lag.seconds = now - written
-            found.groups_left_out += is_left_out
-            if work >= SLICE:
-                work = 0
-                yield
-        self._histories, self.missing = histories, missing
-        self.reported = {key: end for key, end in self.reported.items() if key in missing}
-        found.partitions_unknown = len(unknown)
-        found.unanswered = self.unanswered
-        return found
-
-    def _groups(self) -> Iterator[tuple[str, Offsets]]:
-        """Yield the groups of all loaded shards, with their committed offsets."""
+        walk = _Walk(LagFigures(), self._histories, now)
         states = [
             shard.state for _, shard in sorted(self._broker.groups.shards.items()) if shard.state is not None
         ]
-        if sum(len(state.offsets) for state in states) > SORTED_MAX:
-            for state in states:
-                yield from state.offsets.items()
-        else:
-            yield from sorted(
-                (group, offsets) for state in states for group, offsets in state.offsets.items()
-            )
+        left, work, listed = OFFSETS_MAX, 0, 0
+        for group, offsets in _groups(states):
+            if len(walk.found.pairs) >= PAIRS_MAX or left <= 0:
+                break
+            if len(offsets) > left:
+                continue
+            left -= len(offsets)
+            is_whole = True
+            for key, committed in offsets.items():
+                work += 1
+                if work >= SLICE:
+                    work = 0
+                    yield
+                end = self._end(key, walk)
+                if end is not None:
+                    is_whole &= walk.add(group, key, committed.offset, end)
+            listed += is_whole
+        found = walk.found
+        found.groups_left_out = sum(len(state.offsets) for state in states) - listed
+        found.partitions_unknown = len(walk.unknown)
+        found.unanswered = self.unanswered
+        self._histories, self.missing = walk.histories, walk.missing
+        self.reported = {key: end for key, end in self.reported.items() if key in walk.missing}
+        return found
 
-    def _end(self, key: OffsetKey, missing: dict[OffsetKey, None]) -> int | None:
+    def _end(self, key: OffsetKey, walk: _Walk) -> int | None:
         """Return the high watermark of a partition, as this broker knows it; None if it does not, or if the partition is
         deleted.
         """
@@ -131,5 +104,48 @@ class GroupLag:
             return hosted.log.high_watermark
         if self._broker.image.partition(*key) is None:
             return None
-        missing[key] = None
-        return self.reported.get(key)
+        walk.missing[key] = None
+        end = self.reported.get(key)
+        if end is None:
+            walk.unknown[key] = None
+        return end
+
+
+@attrs.define
+class _Walk:
+    """The state of one count."""
+
+    found: LagFigures
+    before: dict[OffsetKey, EndHistory]
+    """The histories as the page before has left them."""
+    now: float
+    histories: dict[OffsetKey, EndHistory] = attrs.field(factory=dict)
+    missing: dict[OffsetKey, None] = attrs.field(factory=dict)
+    unknown: dict[OffsetKey, None] = attrs.field(factory=dict)
+
+    def add(self, group: str, key: OffsetKey, committed: int, end: int) -> bool:
+        """Add the lag of a group in one partition. Returns False if there is no room for a further pair."""
+        pairs, pair = self.found.pairs, (group, key[0])
+        lag = pairs.get(pair)
+        if lag is None:
+            if len(pairs) >= PAIRS_MAX:
+                return False
+            lag = pairs[pair] = Lag()
+        history = self.histories.get(key)
+        if history is None:
+            history = self.histories[key] = self.before.get(key) or EndHistory()
+            history.note(self.now, end)
+        lag.records += max(0, end - committed)
+        written = history.written_at(committed)
+        if written is not None and self.now - written > lag.seconds:
+            lag.seconds = self.now - written
+        return True
+
+
+def _groups(states: Sequence[GroupsState]) -> Iterator[tuple[str, Offsets]]:
+    """Yield the groups of these shards, with their committed offsets."""
+    if sum(len(state.offsets) for state in states) > SORTED_MAX:
+        for state in states:
+            yield from state.offsets.items()
+    else:
+        yield from sorted((group, offsets) for state in states for group, offsets in state.offsets.items())
