@@ -38,6 +38,7 @@ def drain(channel: socket.socket) -> None:
         channel.settimeout(RECEIVE_SECONDS_MAX)
 
 
+@pytest.mark.long
 def test_a_node_reports_its_start_its_life_and_its_end(tmp_path: Path) -> None:
     """A node says READY=1 once it serves, WATCHDOG=1 from its start on, and STOPPING=1 at a signal. A process that
     stood still goes on."""

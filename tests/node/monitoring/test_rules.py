@@ -109,6 +109,7 @@ def test_promtool_takes_the_rules(tmp_path: Path) -> None:
         assert f"{len(ALERTS)} rules found" in said
 
 
+@pytest.mark.long
 def test_each_alert_fires_for_its_trouble(tmp_path: Path) -> None:
     """promtool's tests of rules: each alert fires for its trouble, after its time, with no other. A sound node is silent."""
     (tmp_path / "rules.yml").write_text(rules_file())
@@ -144,6 +145,7 @@ def _test(name: str, series: dict[str, str], fires: dict[str, bool]) -> dict[str
     }
 
 
+@pytest.mark.long
 def test_a_scrub_that_stands_still(tmp_path: Path) -> None:
     """The alert about an old scrub fires after two weeks, by a clock that goes by days."""
     (tmp_path / "rules.yml").write_text(rules_file())
@@ -165,6 +167,7 @@ def test_a_scrub_that_stands_still(tmp_path: Path) -> None:
     assert code == 0, said
 
 
+@pytest.mark.long
 def test_a_brief_trouble_is_no_alarm(tmp_path: Path) -> None:
     """An alert with a time waits for it: a trouble of half the time fires nothing."""
     (tmp_path / "rules.yml").write_text(rules_file())
