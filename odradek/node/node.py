@@ -567,6 +567,12 @@ class Node:
         broker = self._broker
         lag = None if broker is None else GroupLag(broker)
         ends = None if broker is None or lag is None else RemoteEnds(broker, lag)
+        pages = PageMaker(
+            env,
+            self._log,
+            lambda form: rendered(sources, form),
+            None if ends is None else ends.refresh,
+        )
         sources = MetricsSources(
             version=odradek.__version__,
             node_id=self._config.node_id,
@@ -579,6 +585,7 @@ class Node:
             controller=metadata,
             channel=self._channel,
             lateness=LoopLateness(),
+            costs=pages.costs,
             auditing=self._auditing,
             entrances=self._entrances,
             counter=ImageCounter(self._config.node_id),
@@ -591,12 +598,7 @@ class Node:
             clock=env.clock,
             tasks=self._tasks,
             log=self._log,
-            pages=PageMaker(
-                env,
-                self._log,
-                lambda form: rendered(sources, form),
-                None if ends is None else ends.refresh,
-            ),
+            pages=pages,
             unready=lambda: unready_reason(metadata, self._lifecycle, is_starting=self._is_starting),
             guard=page_guard(env, settings, self._entrances, self._authorizer, self._auditing.auditor),
         )

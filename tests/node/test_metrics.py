@@ -521,6 +521,8 @@ def test_pages_take_a_twelfth_of_the_loop() -> None:
             assert (await http(world, GET)).endswith(b"page 3\n")
             first, second, third = pages.made
             assert min(second - first, third - second) >= (OTHERS_SHARE + 1) * seconds - 1e-6
+            assert maker.costs.count == 3
+            assert maker.costs.seconds == pytest.approx(3 * seconds)
             server.close()
 
     world.run(main)

@@ -32,7 +32,7 @@ from odradek.node.metrics.kafka_names import (
 )
 from odradek.node.metrics.login_metrics import login_metrics
 from odradek.node.metrics.metrics_text import MetricsText
-from odradek.node.metrics.page.loop_lateness import LoopLateness
+from odradek.node.metrics.page.loop_lateness import LoopLateness, PageCosts
 from odradek.node.metrics.page.page_forms import PLAIN, PageForm
 from odradek.node.metrics.partition_metrics import TOPICS_MAX, partition_metrics, topic_metrics
 from odradek.node.metrics.quota_metrics import SHOWN_MAX, quota_metrics
@@ -63,6 +63,7 @@ class MetricsSources:
     channel: Any
     """The channel to the active controller; its `statistics()` has the figures of the requests."""
     lateness: LoopLateness
+    costs: PageCosts
     auditing: Auditing
     """The counts of logins and refusals, which exist even without an audit log."""
     entrances: Entrances
@@ -166,6 +167,10 @@ def _node(page: MetricsText, sources: MetricsSources) -> None:
     page.one(env.meter.cpu_seconds())
     page.histogram("odradek_loop_late_seconds", "How late the event loop woke a task that was due.")
     page.distribution(LATENCY_BOUNDS_SECONDS, sources.lateness.counts, sources.lateness.seconds)
+    page.counter("odradek_pages_total", "Pages of metrics that were made, in all forms.")
+    page.one(sources.costs.count)
+    page.counter("odradek_page_seconds_total", "Time that the event loop has spent on these pages.")
+    page.one(sources.costs.seconds)
     long_work = env.long_work.statistics()
     page.counter(
         "odradek_long_work_seconds_total",

@@ -1,4 +1,4 @@
-"""Measures how late the event loop wakes tasks that are due. PORTED."""
+"""Measures how late the event loop wakes tasks that are due, and counts what pages cost it. PORTED."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 from odradek.env.ports import Clock
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 
-__all__ = ["LoopLateness", "watch_loop"]
+__all__ = ["LoopLateness", "PageCosts", "watch_loop"]
 
 LATENESS_INTERVAL_SECONDS = 0.25
 
@@ -21,6 +21,14 @@ class LoopLateness:
     """
 
     counts: list[int] = attrs.field(factory=lambda: [0] * (len(LATENCY_BOUNDS_SECONDS) + 1))
+    seconds: float = 0.0
+
+
+@attrs.define
+class PageCosts:
+    """The pages that this process has made, and the time that the event loop has spent on them."""
+
+    count: int = 0
     seconds: float = 0.0
 
 

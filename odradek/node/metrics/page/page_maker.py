@@ -12,6 +12,7 @@ import attrs
 
 from odradek.env.ports import Event, Log, Workers
 from odradek.node.metrics.hosted_figures import Slices
+from odradek.node.metrics.page.loop_lateness import PageCosts
 from odradek.node.metrics.page.page_forms import PageForm, compressed
 from odradek.serving.node_env import NodeEnv
 
@@ -58,10 +59,7 @@ class PageMaker:
         """Set when the page that is being made has ended; None while there is none."""
         self._free_at = float("-inf")
         """The time until which no page is made, so that other work gets the event loop."""
-        self.count = 0
-        """The number of pages that were made."""
-        self.seconds = 0.0
-        """The time that the event loop has spent on them."""
+        self.costs = PageCosts()
 
     async def page(self, form: PageForm) -> MadePage | None:
         """Return a page that was begun after this call; None if a part of the node raised an error."""
@@ -109,8 +107,8 @@ class PageMaker:
             if newest is not None or is_bug:
                 # Otherwise the reader has gone, whose task made the page. The next one begins anew.
                 series.newest, series.ended = newest, number
-                self.count += 1
-            self.seconds += spent
+                self.costs.count += 1
+            self.costs.seconds += spent
             self._free_at = self._clock.monotonic() + OTHERS_SHARE * spent
             self._making = None
             ended.set()
