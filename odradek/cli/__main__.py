@@ -42,6 +42,7 @@ GROUPS = (
     "metadata",
     "disk",
     "log",
+    "generate",
 )
 """The command groups in the order of the help. The `register` of a group's module adds the group to the
 parser.
