@@ -17,7 +17,8 @@ from odradek.cli.connecting import (
     say_if_past,
 )
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.leaderless import Leaderless, find_leaderless, print_leaderless
+from odradek.cli.health.leaderless import Leaderless, find_leaderless, print_leaderless
+from odradek.cli.health.troubles import min_insync_replicas
 from odradek.cli.moves.elect import elect_preferred, elect_uncleanly
 from odradek.cli.moves.plans import add_plan_options, carry_out, name_directories, topic_partitions
 from odradek.cli.output import (
@@ -30,7 +31,6 @@ from odradek.cli.output import (
     say,
 )
 from odradek.cli.parsing import Groups, add_command, add_connection_options, decimal, id_number
-from odradek.cli.troubles import min_insync_replicas
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey
