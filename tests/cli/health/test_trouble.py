@@ -14,8 +14,9 @@ import pytest
 from attrs import evolve
 
 from odradek.cli.__main__ import main
-from odradek.cli.commands import broker, client, disk, partition, quorum, topic
+from odradek.cli.commands import broker, client, disk, partition, quorum
 from odradek.cli.commands.cluster import events, status
+from odradek.cli.commands.topic import topics
 from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure
 from odradek.cli.moves import plans
 from odradek.client.admin import (
@@ -43,7 +44,7 @@ from odradek.wire.errors import ErrorCode, KafkaError
 from tests.cli.running import Outcome, words_of
 
 Run = Callable[..., Outcome]
-MODULES = (broker, client, disk, events, partition, quorum, status, topic)
+MODULES = (broker, client, disk, events, partition, quorum, status, topics)
 PERHAPS = "the change may have been made anyway"
 SILENCE = RequestTimedOut("no answer within 3 s")
 WORDS = Topic(
