@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.parsing import DefaultAddress
 from odradek.cli.streams.standard_streams import complain
+from odradek.cli.terminal.suggestions import with_closest_names
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, QuorumDescription
@@ -161,7 +162,13 @@ def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Cli
     client = _client(args, bootstrap_of(args), _without(security_properties(args), kind))
     try:
         with client:
-            yield client
+            try:
+                yield client
+            except (KafkaError, ClientError, CliError) as error:
+                failure = error if isinstance(error, CliError) else call_failure(error)
+                # While the client is open, it can ask for names that the user may have meant.
+                text = with_closest_names(client, str(failure))
+                raise CliError(text, failure.exit_code) from error
     except (KafkaError, ClientError) as error:
         raise call_failure(error) from error
     except LocalProtocolError as error:

@@ -114,7 +114,9 @@ def test_a_clone_without_records(run: Run, topic: str) -> None:
 
 def test_a_clone_with_records(run: Run, topic: str) -> None:
     """Each record is copied once, in its partition, with key, value, timestamp and order; a tombstone, too."""
-    tombstone = json.dumps({"key": "k0", "value": None, "headers": [{"key": "h", "value": "x"}], "timestamp": 5}).encode()
+    tombstone = json.dumps(
+        {"key": "k0", "value": None, "headers": [{"key": "h", "value": "x"}], "timestamp": 5}
+    ).encode()
     assert run("produce", topic, "--partition", "0", "--input", "json", stdin=tombstone).code == 0
     assert run("topic", "purge", topic, "--partition", "1", "--before", "1", "--execute").code == 0
     document = run("topic", "clone", topic, f"{topic}-new", "--with-records", "--json").json()

@@ -442,17 +442,18 @@ def _change(each: OffsetReset) -> str | None:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    with connected(args) as client, changing():
-        outcomes = client.admin.delete_groups(args.groups)
-    deleted = [group for group, error in outcomes if error is None]
-    if args.json:
-        print_json({"deleted": deleted})
-    else:
-        for group in deleted:
-            say(f"group {group} deleted")
-    failed = [(group, error) for group, error in outcomes if error is not None]
-    if failed:
-        raise failure_of_some(failed)
+    with connected(args) as client:
+        with changing():
+            outcomes = client.admin.delete_groups(args.groups)
+        deleted = [group for group, error in outcomes if error is None]
+        if args.json:
+            print_json({"deleted": deleted})
+        else:
+            for group in deleted:
+                say(f"group {group} deleted")
+        failed = [(group, error) for group, error in outcomes if error is not None]
+        if failed:
+            raise failure_of_some(failed)
     return 0
 
 

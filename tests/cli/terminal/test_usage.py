@@ -51,6 +51,7 @@ LEAVES = [
     *(("quota", each) for each in ("list", "set", "remove", "explain")),
     ("client", "list"),
     ("client", "describe"),
+    ("completion",),
 ]
 
 
@@ -85,6 +86,7 @@ def test_the_commands_are_those_of_this_version() -> None:
             "metadata",
             "disk",
             "log",
+            "completion",
             "mirror",
             "spark",
         ),

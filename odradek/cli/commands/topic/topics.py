@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.clean_status import uncleanable_text
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from odradek.client.core.known_cluster import Topic
     from odradek.client.core.partition_offsets import ListedOffset
     from odradek.client.shells.blocking import Client
+    from odradek.wire.errors import KafkaError
 
 __all__ = ["register"]
 
@@ -249,13 +250,19 @@ def _alter(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    from odradek.wire.errors import ErrorCode
-
     with connected(args) as client:
         if not args.force:
             _spare_internal(client, args.topics)
         with changing():
             outcomes = client.admin.delete_topics(args.topics)
+        _report_deleted(args, outcomes)
+    return 0
+
+
+def _report_deleted(args: argparse.Namespace, outcomes: Sequence[tuple[str, KafkaError | None]]) -> None:
+    """Print the deleted topics. Raises `CliError` for those that were not deleted."""
+    from odradek.wire.errors import ErrorCode
+
     deleted = []
     failures = []
     for name, error in outcomes:
@@ -270,7 +277,6 @@ def _delete(args: argparse.Namespace) -> int:
             say(f"topic {name} deleted")
     if failures:
         raise failure_of_some(failures)
-    return 0
 
 
 def _spare_internal(client: Client, names: list[str]) -> None:
