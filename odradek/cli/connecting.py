@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.parsing import DefaultAddress
 from odradek.cli.streams.standard_streams import complain
-from odradek.cli.terminal.suggestions import with_closest_names
+from odradek.cli.streams.suggestions import with_closest_names
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, QuorumDescription

@@ -15,7 +15,8 @@ from typing import Any, NoReturn, TypeAlias
 
 from odradek.cli.failure import USAGE
 from odradek.cli.streams.standard_streams import complain
-from odradek.cli.terminal.suggestions import did_you_mean
+from odradek.cli.streams.suggestions import did_you_mean
+from odradek.cli.streams.watching import WATCH_SECONDS, watching
 
 __all__ = [
     "Groups",
@@ -142,13 +143,26 @@ def option_hint(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
 
 
 def add_command(
-    groups: Groups, name: str, run: Leaf, summary: str, **options: Any
+    groups: Groups, name: str, run: Leaf, summary: str, *, watch: bool = False, **options: Any
 ) -> argparse.ArgumentParser:
-    """Add a command to the group. `run` is called with the parsed arguments; every command has --json."""
+    """Add a command to the group. `run` is called with the parsed arguments; every command has --json.
+
+    With `watch`, the command only shows something, and gets the option --watch.
+    """
     parser = groups.add_parser(
         name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False, **options
     )
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+    if watch:
+        parser.add_argument(
+            "--watch",
+            type=seconds,
+            nargs="?",
+            const=WATCH_SECONDS,
+            metavar="SECONDS",
+            help=f"show it again and again, this many seconds apart (default: {WATCH_SECONDS:g}), until Ctrl-C",
+        )
+        run = watching(run)
     parser.set_defaults(run=run, parser=parser)
     return parser
 

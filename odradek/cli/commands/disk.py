@@ -31,7 +31,7 @@ def register(groups: Groups) -> None:
         "disk", help="list, empty and balance the log directories of brokers"
     ).add_subparsers(metavar="COMMAND", required=True)
     register_moves(commands)
-    listing = add_command(commands, "list", _list, "list the log directories of the brokers")
+    listing = add_command(commands, "list", _list, "list the log directories of the brokers", watch=True)
     add_broker_option(listing)
     listing.add_argument(
         "--topics",

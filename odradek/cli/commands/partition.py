@@ -54,7 +54,9 @@ def register(groups: Groups) -> None:
 
 
 def _register_list(commands: Groups) -> None:
-    listing = add_command(commands, "list", _list, "list partitions with their leaders and replicas")
+    listing = add_command(
+        commands, "list", _list, "list partitions with their leaders and replicas", watch=True
+    )
     _add_topics(listing, "list only these topics, or these partitions of them (default: all)")
     listing.add_argument(
         "--broker", type=id_number, metavar="ID", help="list only partitions with a replica on this broker"

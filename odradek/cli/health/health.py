@@ -31,6 +31,7 @@ def register_health(commands: Groups) -> None:
         "health",
         _health,
         "say what is wrong now, and what to do; the exit status is 0 if the cluster is healthy, else 3",
+        watch=True,
     )
     health.add_argument(
         "--wait",

@@ -1,1 +1,1 @@
-"""Help for hands at a terminal: suggestions, completion of words, lists that are drawn again, the live view."""
+"""Help for hands at a terminal: completion of words, and the live view."""

@@ -261,7 +261,7 @@ def _names(kind: str, parser: argparse.ArgumentParser, words: Sequence[str]) -> 
     """Ask the cluster for the names of topics, groups or brokers; none if it does not answer in time."""
     from odradek.cli.connecting import connected
     from odradek.cli.failure import CliError
-    from odradek.cli.terminal.suggestions import names_in_cluster
+    from odradek.cli.streams.suggestions import names_in_cluster
 
     args = argparse.Namespace(
         bootstrap_server=parser.get_default("bootstrap_server"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from odradek.cli.terminal.suggestions import closest, did_you_mean
+from odradek.cli.streams.suggestions import closest, did_you_mean
 from tests.cli.running import odradek_here
 from tests.client.fake_broker import LoopbackBroker
 from tests.node_process import RunningNode

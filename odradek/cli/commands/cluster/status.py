@@ -39,6 +39,7 @@ def register(groups: Groups) -> None:
         "status",
         _status,
         "show the brokers and the partitions that need attention; the exit status is 3 if there is a problem",
+        watch=True,
     )
     add_connection_options(status)
     register_health(commands)

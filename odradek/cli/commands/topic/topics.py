@@ -31,7 +31,7 @@ def register(groups: Groups) -> None:
     commands = groups.add_parser(
         "topic", help="list, create, describe, alter, clone, purge, delete topics"
     ).add_subparsers(metavar="COMMAND", required=True)
-    add_connection_options(add_command(commands, "list", _list, "list the topics"))
+    add_connection_options(add_command(commands, "list", _list, "list the topics", watch=True))
     _register_create(commands)
     _register_describe(commands)
     _register_alter(commands)
@@ -71,7 +71,9 @@ def _register_create(commands: Groups) -> None:
 
 
 def _register_describe(commands: Groups) -> None:
-    describe = add_command(commands, "describe", _describe, "show a topic's partitions and settings")
+    describe = add_command(
+        commands, "describe", _describe, "show a topic's partitions and settings", watch=True
+    )
     describe.add_argument("topics", metavar="TOPIC", nargs="+", help="a topic to show")
     describe.add_argument("--offsets", action="store_true", help="show where each partition begins and ends")
     add_connection_options(describe)
