@@ -42,6 +42,7 @@ GROUPS = (
     "metadata",
     "disk",
     "log",
+    "top",
     "completion",
 )
 """The command groups in the order of the help. The `register` of a group's module adds the group to the
@@ -49,6 +50,7 @@ parser.
 """
 _HOMES = {
     "metadata": "odradek.cli.recovering.metadata",
+    "top": "odradek.cli.terminal.top.top",
     "completion": "odradek.cli.terminal.completion",
 }
 """The command groups whose module is outside the package `commands`, each with the name of that module."""

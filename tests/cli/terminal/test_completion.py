@@ -30,7 +30,7 @@ def offered(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (("to",), ["topic", "token"]),
+        (("tok",), ["token"]),
         (("topic", "cl"), ["clone"]),
         (("topic", "create", "t", "--rep"), ["--replication-factor"]),
         (("consume", "t", "--isolation", ""), ["read_uncommitted", "read_committed"]),

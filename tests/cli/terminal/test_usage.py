@@ -52,6 +52,7 @@ LEAVES = [
     ("client", "list"),
     ("client", "describe"),
     ("completion",),
+    ("top",),
 ]
 
 
@@ -86,6 +87,7 @@ def test_the_commands_are_those_of_this_version() -> None:
             "metadata",
             "disk",
             "log",
+            "top",
             "completion",
             "mirror",
             "spark",
