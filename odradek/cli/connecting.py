@@ -189,10 +189,55 @@ def connected_to_controller(
         raise CliError(
             "the quorum has no leader just now, or does not say where its leader listens: try again"
         )
+    from odradek.client.errors import ClientError
+
     listener, host, port = leader.endpoints[0]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with _client(args, address, _controller_properties(args)) as controller:
-        yield controller, listener
+    try:
+        with _client(args, address, _controller_properties(args)) as controller:
+            yield controller, listener
+    except ClientError as error:
+        error.add_note(_controller_hint(args, client, listener, address))
+        raise
+
+
+def _controller_hint(args: argparse.Namespace, client: Client, listener: str, address: str) -> str:
+    """Say which listener gave no answer, and which key of --command-config decides how to speak with it."""
+    known: dict[str, str] = vars(args).setdefault("controller_hints", {})
+    if address not in known:
+        wanted = _protocol_of(client, listener)
+        used = _controller_properties(args).get("security.protocol", "PLAINTEXT").upper()
+        key = f"{FOR_CONTROLLERS}security.protocol"
+        if wanted is not None and wanted != used:
+            todo = f"it speaks {wanted}, and this command spoke {used}: set {key}={wanted}"
+        elif used == "PLAINTEXT":
+            todo = f"if it is secured, set {key} to its protocol"
+        else:
+            kind = "ssl." if used == "SSL" else "sasl. and ssl." if used == "SASL_SSL" else "sasl."
+            todo = f"the command spoke {used}: check the keys that begin with {FOR_CONTROLLERS}{kind}"
+        known[address] = (
+            f"This is the controllers' listener {listener} at {address}; {todo} in the --command-config file (docs/security.md)"
+        )
+    return known[address]
+
+
+def _protocol_of(client: Client, listener: str) -> str | None:
+    """Look up the security protocol of a listener in the configuration of a broker; None if it is unknown."""
+    from odradek.client.admin import ConfigResource, ResourceType
+    from odradek.client.errors import ClientError
+    from odradek.wire.errors import KafkaError
+
+    key = "listener.security.protocol.map"
+    try:
+        brokers = client.admin.describe_cluster(timeout=LOOK_SECONDS_MAX).brokers
+        resources = [ConfigResource(ResourceType.BROKER, str(each.node_id)) for each in brokers[:1]]
+        described = client.admin.describe_configs(resources, [key], timeout=LOOK_SECONDS_MAX)
+    except (KafkaError, ClientError):
+        return None
+    text = "".join(entry.value or "" for each in described for entry in each.entries)
+    protocols = dict(pair.strip().split(":", 1) for pair in text.split(",") if ":" in pair)
+    found = protocols.get(listener)
+    return None if found is None else found.strip().upper()
 
 
 @contextmanager
@@ -251,9 +296,12 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
     )
     from odradek.wire.errors import KafkaError
 
+    notes: Sequence[str] = getattr(error, "__notes__", ())
     match error:
         case KafkaError():
             return kafka_failure(error, changes=changes)
+        case _ if notes:
+            return CliError(f"{error}. {' '.join(dict.fromkeys(notes))}")
         case BrokerUnavailable() | ConnectionBroken() if "CERTIFICATE_REQUIRED" in str(error):
             return CliError(
                 f"{error}. This listener accepts clients by certificate: set ssl.keystore.location in "
