@@ -38,6 +38,7 @@ LEAVES = [
     ("config", "set"),
     ("config", "unset"),
     ("cluster", "health"),
+    ("cluster", "doctor"),
     ("cluster", "status"),
     ("cluster", "events"),
     *(("broker", each) for each in ("list", "add", "drain", "remove")),

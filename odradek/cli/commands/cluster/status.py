@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from odradek.cli.commands.cluster.events import register_events
 from odradek.cli.connecting import PAST, connected
+from odradek.cli.health.doctor import register_doctor
 from odradek.cli.health.health import register_health
 from odradek.cli.health.judgement import Problem, exit_status, problems_of
 from odradek.cli.health.picture import Picture, is_silent_voter, look_at_cluster
@@ -43,6 +44,7 @@ def register(groups: Groups) -> None:
     )
     add_connection_options(status)
     register_health(commands)
+    register_doctor(commands)
     features = add_command(
         commands,
         "features",
