@@ -44,6 +44,7 @@ GROUPS = (
     "log",
     "top",
     "completion",
+    "generate",
 )
 """The command groups in the order of the help. The `register` of a group's module adds the group to the
 parser.
@@ -52,6 +53,7 @@ _HOMES = {
     "metadata": "odradek.cli.recovering.metadata",
     "top": "odradek.cli.terminal.top.top",
     "completion": "odradek.cli.terminal.completion",
+    "generate": "odradek.cli.terminal.man_pages",
 }
 """The command groups whose module is outside the package `commands`, each with the name of that module."""
 PROGRAMS = {

@@ -8,7 +8,6 @@ probe by plain sockets finds the reason. Nothing is written to the cluster.
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,11 +21,11 @@ from odradek.cli.connecting import (
 )
 from odradek.cli.failure import CliError
 from odradek.cli.health.judgement import UNHEALTHY
-from odradek.cli.health.probing import Probe, probe
 from odradek.cli.output import RED, counted, paint, print_json, print_table, say
 from odradek.cli.parsing import add_command, add_connection_options
 
 if TYPE_CHECKING:
+    from odradek.cli.health.probing import Probe
     from odradek.cli.parsing import Groups
     from odradek.client.admin import ClusterDescription
     from odradek.client.shells.blocking import Client
@@ -95,6 +94,8 @@ def _at(args: argparse.Namespace, address: str) -> argparse.Namespace:
 
 
 def _probe(args: argparse.Namespace, host: str, port: int) -> Probe:
+    from odradek.cli.health.probing import probe
+
     spoken = security_properties(args).get("security.protocol", "PLAINTEXT")
     return probe(host, port, args.timeout, tls_first=spoken.upper().endswith("SSL"))
 
@@ -271,6 +272,8 @@ def _loopback(subject: str, looked: Probe, working: str) -> Iterator[Finding]:
 
 
 def _is_loopback(addresses: Sequence[str]) -> bool:
+    import ipaddress
+
     try:
         return bool(addresses) and all(ipaddress.ip_address(each).is_loopback for each in addresses)
     except ValueError:

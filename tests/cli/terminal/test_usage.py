@@ -53,6 +53,7 @@ LEAVES = [
     ("client", "list"),
     ("client", "describe"),
     ("completion",),
+    ("generate", "man"),
     ("top",),
 ]
 
@@ -90,6 +91,7 @@ def test_the_commands_are_those_of_this_version() -> None:
             "log",
             "top",
             "completion",
+            "generate",
             "mirror",
             "spark",
         ),
