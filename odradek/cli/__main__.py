@@ -92,6 +92,8 @@ def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print version and commit, and exit")
+    # `generate` writes pages of all commands.
+    parser.set_defaults(build=build_parser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in groups:
         import_module(module_of(group)).register(commands)

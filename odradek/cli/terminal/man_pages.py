@@ -43,15 +43,13 @@ def register(groups: Groups) -> None:
 
 
 def _man(args: argparse.Namespace) -> int:
-    # The entry point knows all groups. It imports this module only when it has been loaded itself.
-    from odradek.cli import __main__ as entry
     from odradek.version import version_line
 
     version = version_line().partition(" (")[0]
     written = []
     try:
         args.directory.mkdir(parents=True, exist_ok=True)
-        for name, text in pages(entry.build_parser(), version):
+        for name, text in pages(args.build(), version):
             path = args.directory / name
             path.write_text(text, encoding="utf-8")
             written.append(str(path))

@@ -69,7 +69,9 @@ def test_a_list_on_a_terminal(node: RunningNode, fresh_topic: Callable[[str], st
     """On a terminal a round replaces the one before, also after the terminal has become smaller."""
     name = fresh_topic("watched")
     words = [*command("group", "list", "--watch", "0.2")]
-    with screen(words, bootstrap=node.bootstrap, more={"PYTHONPATH": str(ROOT)}) as terminal:
+    more = {"PYTHONPATH": str(ROOT)}
+    # The node has groups of other tests.
+    with screen(words, bootstrap=node.bootstrap, lines=1000, more=more) as terminal:
         text = terminal.wait("GROUP")
         assert text.startswith("every 0.2 s, at ")
         assert odradek_here("topic", "create", name, bootstrap=node.bootstrap).code == 0
