@@ -300,14 +300,14 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
     match error:
         case KafkaError():
             return kafka_failure(error, changes=changes)
-        case _ if notes:
-            return CliError(f"{error}. {' '.join(dict.fromkeys(notes))}")
         case BrokerUnavailable() | ConnectionBroken() if "CERTIFICATE_REQUIRED" in str(error):
             return CliError(
                 f"{error}. This listener accepts clients by certificate: set ssl.keystore.location in "
                 "the --command-config file (for the controllers' listener "
                 "odradek.controller.ssl.keystore.location)"
             )
+        case _ if notes:
+            return CliError(f"{error}. {' '.join(dict.fromkeys(notes))}")
         case BrokerUnavailable():
             return CliError(
                 f"{error}. Is a node running there? --bootstrap-server or ODRADEK_BOOTSTRAP names the address"
