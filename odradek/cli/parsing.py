@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
         if isinstance(action, argparse._SubParsersAction):
             raise argparse.ArgumentError(None, f"unknown command {_shown_word(value)}{hint}")
         raise argparse.ArgumentError(
-            action, f"invalid choice: {_shown(str(value))} (choose from {', '.join(names)}){hint}"
+            action, f"invalid choice: {_shown(str(value))} (choose from {', '.join(map(repr, names))}){hint}"
         )
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -31,7 +31,7 @@ from tests.node_process import RunningNode
         ),
         (
             "config get topc x",
-            "argument kind: invalid choice: 'topc' (choose from broker, topic, group, client-metrics); did you mean "
+            "argument kind: invalid choice: 'topc' (choose from 'broker', 'topic', 'group', 'client-metrics'); did you mean "
             "topic? `odradek config get --help` shows the options",
         ),
     ],
