@@ -18,7 +18,7 @@ from tests.cli.terminal.screen import needs, screen
 from tests.cli.test_import_budget import FORBIDDEN, modules_after
 from tests.node_process import RunningNode
 
-pytestmark = pytest.mark.xdist_group("cli")
+pytestmark = [pytest.mark.xdist_group("cli"), pytest.mark.long]
 
 
 def offered(*words: str) -> list[str]:

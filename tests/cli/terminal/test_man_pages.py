@@ -39,6 +39,7 @@ def test_pages_are_the_same_each_time(directory: Path, tmp_path: Path) -> None:
 
 
 @needs("groff")
+@pytest.mark.long
 def test_groff_reads_the_pages(directory: Path) -> None:
     """groff formats each page without a warning, and shows options as they are typed."""
     for path in sorted(directory.iterdir()):

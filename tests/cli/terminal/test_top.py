@@ -15,7 +15,7 @@ from tests.cli.running import ROOT, command, odradek_here
 from tests.cli.terminal.screen import needs, screen
 from tests.node_process import RunningNode
 
-pytestmark = pytest.mark.xdist_group("cli")
+pytestmark = [pytest.mark.xdist_group("cli"), pytest.mark.long]
 TOP = [*command("top", "--interval", "0.2")]
 MORE = {"PYTHONPATH": str(ROOT)}
 

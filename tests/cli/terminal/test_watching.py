@@ -14,7 +14,7 @@ from tests.cli.running import ROOT, command, environment, odradek_here
 from tests.cli.terminal.screen import needs, screen
 from tests.node_process import RunningNode
 
-pytestmark = pytest.mark.xdist_group("cli")
+pytestmark = [pytest.mark.xdist_group("cli"), pytest.mark.long]
 
 
 def test_rounds_in_a_pipe(node: RunningNode) -> None:

@@ -11,6 +11,7 @@ from tests.cli.running import odradek_here
 from tests.security.nodes.test_nodes_know_each_other import OAUTH_MODULE, Way, _cluster
 from tests.security.secured_node import PLAIN_MODULE
 
+pytestmark = pytest.mark.long
 WAYS = {
     "certificate": Way("SSL", nodes=1),
     "password": Way("SASL_PLAINTEXT", nodes=1),

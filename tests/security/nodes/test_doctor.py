@@ -21,6 +21,7 @@ from testkit.processes import ServerProcess, combined_node_properties, free_port
 from tests.cli.running import Outcome, odradek_here
 from tests.security.secured_node import PLAIN_MODULE, SecuredNode
 
+pytestmark = pytest.mark.long
 CLUSTER = "H5nlA7uKR0-zDRxvMJS5iw"
 
 
