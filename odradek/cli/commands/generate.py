@@ -1,4 +1,4 @@
-"""`odradek generate prometheus-rules|grafana-dashboard`: files for monitoring: alert rules and dashboards."""
+"""`odradek generate prometheus-rules|grafana-dashboard|man`: alert rules, dashboards, and manual pages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from odradek.cli.failure import CliError
 from odradek.cli.output import print_json, say
 from odradek.cli.parsing import Groups, add_command, file_path
+from odradek.cli.terminal.man_pages import add_man
 
 __all__ = ["register"]
 
@@ -18,7 +19,7 @@ RULES_NAME = "odradek-rules.yml"
 def register(groups: Groups) -> None:
     """Add the command group `generate` to the parser of the command line."""
     commands = groups.add_parser(
-        "generate", help="write alert rules for Prometheus, dashboards for Grafana"
+        "generate", help="write alert rules for Prometheus, dashboards for Grafana, manual pages"
     ).add_subparsers(metavar="COMMAND", required=True)
     rules = add_command(
         commands,
@@ -40,6 +41,7 @@ def register(groups: Groups) -> None:
     )
     dashboard.add_argument("name", metavar="NAME", nargs="?", help="the dashboard (default with --to: all)")
     _add_directory(dashboard, "a directory for the files (default: write to standard output)")
+    add_man(commands)
 
 
 def _add_directory(parser: argparse.ArgumentParser, meaning: str) -> None:

@@ -24,6 +24,8 @@ LEAVES = [
     ("topic", "create"),
     ("topic", "describe"),
     ("topic", "alter"),
+    ("topic", "purge"),
+    ("topic", "clone"),
     ("topic", "delete"),
     ("produce",),
     ("consume",),
@@ -35,6 +37,8 @@ LEAVES = [
     ("config", "get"),
     ("config", "set"),
     ("config", "unset"),
+    ("cluster", "health"),
+    ("cluster", "doctor"),
     ("cluster", "status"),
     ("cluster", "events"),
     *(("broker", each) for each in ("list", "add", "drain", "remove")),
@@ -50,6 +54,9 @@ LEAVES = [
     *(("quota", each) for each in ("list", "set", "remove", "explain")),
     ("client", "list"),
     ("client", "describe"),
+    ("completion",),
+    ("generate", "man"),
+    ("top",),
 ]
 
 
@@ -84,6 +91,8 @@ def test_the_commands_are_those_of_this_version() -> None:
             "metadata",
             "disk",
             "log",
+            "top",
+            "completion",
             "generate",
             "mirror",
             "spark",
@@ -98,6 +107,8 @@ def test_the_commands_are_those_of_this_version() -> None:
         ("nonsense",),
         ("topic",),
         ("topic", "alter", "t"),
+        ("topic", "alter", "t", "--set", "a=1", "--unset", "a"),
+        ("topic", "purge", "t", "--before", "yesterday"),
         ("topic", "alter", "t", "--partitions", "0"),
         ("group",),
         ("group", "describe"),
@@ -284,7 +295,7 @@ def test_a_server_without_its_file(capsys: pytest.CaptureFixture[str], tmp_path:
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        ("topic alter t --set a=b", "--config"),
+        ("topic create t --set a=b", "--config"),
         ("topic create t --topic-config=a=b", "--config"),
         ("topic alter t --delete-config a", "--unset"),
         ("topic list --brokers h:1", "--bootstrap-server"),
