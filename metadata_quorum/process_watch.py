@@ -143,6 +143,7 @@ class ProcessWatch:
         for known in (self._contacts, self._connections):
             for broker_id in known.keys() - image.brokers.keys():
                 del known[broker_id]
+        self._voices.keep(image.brokers)
         for broker_id, broker in image.brokers.items():
             contact = self._contacts.get(broker_id)
             if broker_id != self._node_id and (contact is None or contact.epoch != broker.epoch):
@@ -205,10 +206,13 @@ class ProcessWatch:
         suspected.
         """
         broker_id, broker_epoch = heartbeat.broker_id, heartbeat.broker_epoch
-        own, broker = context.own, self._watched.committed_image.brokers.get(broker_id)
+        own, brokers = context.own, self._watched.committed_image.brokers
+        broker = brokers.get(broker_id)
         if broker is None or broker.epoch != broker_epoch:
             return
-        if self._voices.note(broker_id, broker_epoch, heartbeat.silent_brokers, self._now_ms()):
+        said = heartbeat.silent_brokers
+        silent = None if said is None else [each for each in said if each.broker_id in brokers]
+        if self._voices.note(broker_id, broker_epoch, silent, self._now_ms()):
             self._compare_soon()
         if self._connections.get(broker_id) != (own, broker_epoch):
             self._connections[broker_id] = own, broker_epoch

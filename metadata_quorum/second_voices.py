@@ -12,7 +12,7 @@ heartbeat of a broker that died before. It takes such a broker for one of Odrade
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import attrs
 
@@ -43,6 +43,10 @@ class SecondVoices:
     def forget(self) -> None:
         """Forget all voices. Called when the controller becomes active."""
         self._voices.clear()
+
+    def keep(self, broker_ids: Container[int]) -> None:
+        """Forget the voices of all other brokers, which are no longer registered."""
+        self._voices = {each: voice for each, voice in self._voices.items() if each in broker_ids}
 
     def note(
         self, broker_id: int, broker_epoch: int, silent: Sequence[SilentBroker] | None, now_ms: int

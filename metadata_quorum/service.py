@@ -504,6 +504,7 @@ class MetadataService:
             )
             return
         self._is_active = True
+        self._controller.sessions.activated(self._now_ms())
         image = self.committed_image
         self._logger.info(
             "controller.active",

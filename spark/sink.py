@@ -60,7 +60,7 @@ from odradek.spark.delivery.batch_driver import drop_open, end_batch, forget_job
 from odradek.spark.delivery.completion import BatchEnd
 from odradek.spark.delivery.decisions import Decisions
 from odradek.spark.delivery.kept_clients import kept_producer
-from odradek.spark.delivery.task_protocol import RowSummary, TaskProtocol
+from odradek.spark.delivery.task_protocol import ProgressError, RowSummary, TaskProtocol
 from odradek.spark.delivery.two_phase import AttemptProtocol, DriverProtocol, Prepared, sum_of
 from odradek.spark.delivery.two_phase_driver import run_driver
 from odradek.spark.worker_process import runs_as, spare_collector
@@ -234,16 +234,13 @@ def _abort(
         _forget(plan, query)
         return
     if plan.delivery is Delivery.EXACTLY_ONCE:
+        held = _held(messages)
+        if not held and None not in messages:
+            return
         try:
-            drop_open(
-                plan.look_up_properties,
-                plan.decisions_topic,
-                query,
-                batch,
-                _run_of(plan, messages),
-                _held(messages),
-            )
-        except (KafkaError, ClientError) as error:
+            run = _run_of(plan, messages)
+            drop_open(plan.look_up_properties, plan.decisions_topic, query, batch, run, held)
+        except (KafkaError, ClientError, ProgressError) as error:
             # As below. Unlike prepared transactions, these have a timeout.
             _LOGGER.warning("the transactions of %s stay open until their timeout: %s", query, error)
         return

@@ -121,9 +121,12 @@ class Bench:
         nodes = self.cluster.nodes.items()
         writer = Writer(self.topic, {number: f"{node.host}:{node.port}" for number, node in nodes})
         until = time.monotonic() + SETTLED_SECONDS
-        writer.write_until(
-            lambda: time.monotonic() > until and self.partition().in_sync == 3, SILENCE_SECONDS_MAX
-        )
+
+        def rests() -> bool:
+            written = writer.acknowledged_at and time.monotonic() - writer.acknowledged_at[-1] < 0.1
+            return bool(written) and time.monotonic() > until and self.partition().in_sync == 3
+
+        writer.write_until(rests, SILENCE_SECONDS_MAX)
         return writer, leader
 
     def _heal(self) -> None:

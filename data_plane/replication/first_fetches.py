@@ -39,7 +39,10 @@ class FirstFetches:
         """
         found = []
         for follower in followers:
-            self._awaited.setdefault(follower, {})[partition] = now + AWAITED_SECONDS
+            known = self._awaited.setdefault(follower, {})
+            known.pop(partition, None)
+            self._drop_old(known, now)
+            known[partition] = now + AWAITED_SECONDS
             answer = self._parked.pop(follower, None)
             if answer is not None:
                 reached("replication.fetch_before_new_leader_answered")
@@ -57,13 +60,20 @@ class FirstFetches:
         known = self._awaited.get(follower)
         if known is None:
             return wait_ms
+        self._drop_old(known, now)
+        if known:
+            return min(wait_ms, WAIT_MS)
+        del self._awaited[follower]
+        return wait_ms
+
+    @staticmethod
+    def _drop_old(known: dict[TopicIdPartition, float], now: float) -> None:
+        """Drop the partitions whose first fetch is no longer awaited."""
         while known:
             partition, until = next(iter(known.items()))
             if until > now:
-                return min(wait_ms, WAIT_MS)
+                return
             del known[partition]
-        del self._awaited[follower]
-        return wait_ms
 
     def parks(self, follower: int, answer: Callable[[], None]) -> None:
         """Note that a fetch of this follower waits. `answer` answers it."""

@@ -10,7 +10,8 @@ awaited all the time:
 * fetches by followers in the ISRs of partitions that this broker leads.
 
 A peer is silent when no awaited message has come for `odradek.broker.suspicion.ms`. This broker reports
-only peers from which it has heard before. A pause of this process is no silence of the others: `look` recognises it.
+only peers from which it has heard before. A pause of this process is no silence of the others
+(`look`). If this broker has heard nobody at all, it was cut off itself (`reached`).
 """
 
 from __future__ import annotations
@@ -51,6 +52,21 @@ class PeerSilence:
         self._asked: dict[int, float] = {}
         """For each leader that owes an answer, when it was first asked in vain."""
         self._looked_at: float | None = None
+        self._reached_at: float | None = None
+        """When this broker last heard anybody at all: another broker, or the controller."""
+
+    def reached(self, now: float) -> None:
+        """Note that anybody was heard: another broker, or the controller. If nobody was heard for long before, this
+        broker was cut off itself. That is no silence of the others.
+        """
+        before, self._reached_at = self._reached_at, now
+        if before is not None and now - before > self._pause_seconds:
+            self._forgive(now, now - before)
+
+    def _forgive(self, now: float, seconds: float) -> None:
+        for times in (self._exchanged, self._asked):
+            for broker_id in times:
+                times[broker_id] = min(now, times[broker_id] + seconds)
 
     def asked(self, leader_id: int, now: float) -> None:
         """Note that this broker asks a leader, or tries to."""
@@ -58,6 +74,7 @@ class PeerSilence:
 
     def heard(self, broker_id: int, now: float) -> None:
         """Note an answer of a leader, or a fetch by a follower."""
+        self.reached(now)
         self._exchanged[broker_id] = now
         self._asked.pop(broker_id, None)
 
@@ -69,10 +86,10 @@ class PeerSilence:
         """Look whether this process was paused: then messages of others could not be heard. Call this often."""
         if self._looked_at is not None:
             slept = now - self._looked_at
+            if self._reached_at is not None:
+                slept = max(slept, now - self._reached_at)
             if slept > self._pause_seconds:
-                for times in (self._exchanged, self._asked):
-                    for broker_id in times:
-                        times[broker_id] = min(now, times[broker_id] + slept)
+                self._forgive(now, slept)
         self._looked_at = now
 
     def silent(self, now: float) -> dict[int, float]:

@@ -229,11 +229,21 @@ class Replication:
         new = [
             each.broker_id
             for each in partition.followers
-            if each.broker_epoch == UNKNOWN_BROKER_EPOCH and self.is_alive(each.broker_id)
+            if each.broker_epoch == UNKNOWN_BROKER_EPOCH and self._may_fetch(each.broker_id, partition)
         ]
         for answer in self.first_fetches.awaits(replica, new, clock.monotonic()):
             # First the other partitions learn the new metadata.
             self._broker.timers.at(clock.monotonic(), answer)
+
+    def _may_fetch(self, broker_id: int, partition: Partition) -> bool:
+        """True if this follower is alive, and its replica's directory is online."""
+        known, image = self._newest.image.brokers.get(broker_id), partition.image
+        return (
+            known is not None
+            and not known.fenced
+            and image is not None
+            and known.holds_online(image.directory_of(broker_id))
+        )
 
     def forget(self, topic_id: bytes, index: int) -> None:
         """Stop following a partition that this broker no longer serves."""

@@ -82,6 +82,14 @@ class BrokerSessions:
         self._waiting = {}
         self._started_ms = now_ms
 
+    def activated(self, now_ms: int) -> None:
+        """Begin the sessions again from which no heartbeat has come. Called when the first decision of an active
+        controller is committed, because heartbeats are taken only from then on.
+        """
+        for contact in self._contacts.values():
+            if contact.beat_ms == NEVER:
+                contact.heard_ms = now_ms
+
     def begin(self, broker_id: int, now_ms: int) -> None:
         """Begin the session of a new registration. Heartbeats under earlier registrations no longer count."""
         self._contacts[broker_id] = _Contact(now_ms)

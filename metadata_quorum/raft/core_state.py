@@ -211,6 +211,8 @@ class CoreState:
         self._save()
         self._under_way.clear()
         if isinstance(before, Leader):
+            # Its last word is older than this leadership.
+            self.heard_leader = None
             self._refuse_parked(before)
             self.emit(LostLeadership(before.epoch))
 

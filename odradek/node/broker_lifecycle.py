@@ -41,6 +41,7 @@ from odradek.wire.messages.broker_registration import (
 from odradek.wire.primitives import INT32_MAX
 
 CATCH_UP_SECONDS = 0.01
+HEARTBEAT_MS_MIN = 25
 HEARTBEATS_PER_SUSPICION = 4
 """The least number of heartbeats in `odradek.broker.suspicion.ms`, so that no single late heartbeat is a suspicion."""
 RETRY_SECONDS = 0.2
@@ -126,7 +127,8 @@ class BrokerLifecycle:
         self._previous_broker_epoch = previous_broker_epoch
         interval_ms, self._silence = settings.heartbeat_interval_ms, broker.replication.silence
         if self._silence.suspicion_ms:
-            interval_ms = min(interval_ms, self._silence.suspicion_ms // HEARTBEATS_PER_SUSPICION)
+            often_ms = max(HEARTBEAT_MS_MIN, self._silence.suspicion_ms // HEARTBEATS_PER_SUSPICION)
+            interval_ms = min(interval_ms, often_ms)
         self._interval_seconds = interval_ms / 1000
         self._session_seconds = settings.session_timeout_ms / 1000
         self._duplicate_seconds = DUPLICATE_SESSIONS * max(self._session_seconds, DEFAULT_SESSION_SECONDS)
@@ -474,12 +476,15 @@ class BrokerLifecycle:
         self._check_times()
         broker = self._broker
         seconds = max(self._interval_seconds, ATTEMPT_SECONDS_MIN)
+        if isinstance(request, BrokerRegistrationRequest):
+            seconds = max(seconds, self._settings.heartbeat_interval_ms / 1000)
         if self._wants_shut_down:
             seconds = ATTEMPT_SECONDS_MIN
         deadline = broker.clock.monotonic() + min(seconds, broker.settings.request_timeout_ms / 1000)
         try:
             response = await broker.controller.request(request, deadline)
             self._answered_at = broker.clock.monotonic()
+            self._silence.reached(self._answered_at)
             return response
         except (KafkaError, ConnectionLost) as error:
             self._log.warning("broker.controller_unreachable", error=str(error))

@@ -35,6 +35,8 @@ ATTEMPT_SECONDS, RETRY_SECONDS = 1.0, 0.2
 COMPARE_SECONDS = 0.1
 PEACE_SECONDS = 360.0
 PAUSE_SECONDS_MAX = 1.5
+OUTAGE_SECONDS = (1.0, 5.0)
+"""How long nobody hears anybody, at least and at most."""
 CUT_SECONDS = (2.0, 20.0)
 """How long a link between two processes is down, at least and at most."""
 RESEND_SECONDS_MIN = 0.2
@@ -83,7 +85,8 @@ class Schedule:
         self.fenced: dict[int, float] = {}
         self._cut: tuple[frozenset[int], float] = frozenset(), 0.0
         """The link that is down, and until when."""
-        self.cuts = self.pauses = self.losses = self.heartbeats = self.spoken_against = 0
+        self._no_network_until = 0.0
+        self.outages = self.cuts = self.pauses = self.losses = self.heartbeats = self.spoken_against = 0
 
     # -- time, pauses, links
 
@@ -110,7 +113,9 @@ class Schedule:
         """Let a message arrive at a process, which then does `step`."""
         delay, resend = 0.0005, RESEND_SECONDS_MIN
         link, until = self._cut
-        while self._random.random() < self._loss or (link == {sender, receiver} and self.now + delay < until):
+        while self._random.random() < self._loss or (
+            self.now + delay < (until if link == {sender, receiver} else self._no_network_until)
+        ):
             self.losses += 1
             delay += resend
             resend *= 2
@@ -135,6 +140,14 @@ class Schedule:
         if until + pause < PEACE_SECONDS - 2 * CUT_SECONDS[1]:
             self.at(until + pause, self.cut_some_link)
 
+    def take_the_network_down(self) -> None:
+        """Let no packet arrive for a while, as when a switch starts again, and plan the next outage."""
+        seconds = self._random.uniform(*OUTAGE_SECONDS)
+        self._no_network_until = self.now + seconds
+        self.outages += 1
+        if self.now < PEACE_SECONDS / 2:
+            self.at(self.now + 2 * CUT_SECONDS[1] + seconds, self.take_the_network_down)
+
     # -- heartbeats
 
     def beat(self, broker_id: int) -> None:
@@ -150,6 +163,7 @@ class Schedule:
         def answered() -> None:
             if not state["given up"]:
                 state["answered"] = True
+                silence.reached(self.now)
                 pause = min(HEARTBEAT_SECONDS, silence.next_at(self.now) - self.now)
                 self.does(broker_id, self.now + pause, lambda: self.beat(broker_id))
 
@@ -211,7 +225,10 @@ class Schedule:
                 if other != each:
                     self.does(each, 0.0, lambda each=each, other=other: self.fetch(each, other))  # type: ignore[misc]
         self.at(self._random.uniform(0, self._pause_every_seconds), self.pause_someone)
-        self.at(self._random.uniform(0, self._pause_every_seconds), self.cut_some_link)
+        if self._random.random() < 0.3:
+            self.at(self._random.uniform(0, PEACE_SECONDS / 2), self.take_the_network_down)
+        else:
+            self.at(self._random.uniform(0, self._pause_every_seconds), self.cut_some_link)
         self._run_until(PEACE_SECONDS)
         if self.fenced:
             raise SafetyViolation(f"living brokers were fenced, at these seconds: {self.fenced}")
@@ -227,6 +244,7 @@ class Schedule:
             "pauses": self.pauses,
             "losses": self.losses,
             "cuts": self.cuts,
+            "outages": self.outages,
             "spoken_against": self.spoken_against,
             "noticed_ms": int((self.fenced[dead] - PEACE_SECONDS) * 1000),
         }

@@ -84,7 +84,9 @@ def drop_open(
     `KafkaError`, `ClientError`.
 
     `held` are those that tasks have reported. Spark kills the other tasks, and drops the reports of tasks that end
-    later. So their transactions are looked for, and fenced. Tasks of another run of this batch are left alone.
+    later. So their transactions are looked for, and fenced. If the markers show that another run has taken over, only
+    transactions with a marker of this run are fenced. A run that has written no marker yet is unknown. Its tasks may be
+    fenced, and Spark repeats them.
     """
     with kept_decisions(properties, topic) as decisions:
         if held:
@@ -93,12 +95,16 @@ def drop_open(
         left = set(client.run(open_tasks(client.core, query, decisions.timeout)))
         if left:
             log = _read(decisions, query)
-            others = log.of_other_runs(batch, run)
-            if others:
-                # A transaction without a marker may be another run's.
-                left &= log.open_tasks - others.keys()
+            if log.is_taken_over(batch, run):
+                left &= log.open_tasks_of(batch, run)
+        failed: KafkaError | ClientError | None = None
         for task in sorted(left):
-            client.admin.fence_producer(transactional_id(query, task))
+            try:
+                client.admin.fence_producer(transactional_id(query, task))
+            except (KafkaError, ClientError) as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
 
 def forget_job(

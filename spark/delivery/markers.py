@@ -247,6 +247,19 @@ class MarkerLog:
         """True if an open transaction has a marker of this task, of batch `since` or a later one."""
         return any(each.batch >= since for number, each in self._held_markers() if number == task)
 
+    def is_taken_over(self, batch: int, run: str) -> bool:
+        """Return whether another run works on `batch` now, by an open marker, or has gone beyond it."""
+        if self.completion is not None and self.completion.batch >= batch:
+            return True
+        beyond = any(each.batch > batch and each.run != run for each in self.markers.values())
+        return beyond or any(each.batch >= batch and each.run != run for _, each in self._held_markers())
+
+    def open_tasks_of(self, batch: int, run: str) -> frozenset[int]:
+        """Return the tasks that have a marker of this batch and this run in an open transaction."""
+        return frozenset(
+            task for task, each in self._held_markers() if (each.batch, each.run) == (batch, run)
+        )
+
     @property
     def open_tasks(self) -> frozenset[int]:
         """The tasks that have a marker in an open transaction."""

@@ -63,9 +63,11 @@ def test_an_own_pause_is_no_silence_of_others() -> None:
     memory.heard(3, 1.0)
     memory.look(1.0)
     memory.look(3.5)
+    memory.reached(3.5)
     assert memory.silent(4.0) == {}
-    memory.look(4.5)
-    memory.look(5.5)
+    for now in (4.5, 5.5):
+        memory.reached(now)
+        memory.look(now)
     assert memory.silent(6.5) == {3: 3.0}
 
 

@@ -169,7 +169,7 @@ class FetchJob:
             self.replica_id = request.replica_id
             self.replica_epoch = -1
         self.is_follower = self.replica_id >= 0
-        if self.is_follower:
+        if self.is_follower and (self.rights is None or self._may_follow(self.rights)):
             replication.fetched_by(self.replica_id)
         self.now_ms = int(desk.clock.monotonic() * 1000)
         if plan.session is not None and plan.session.privileged:
@@ -249,13 +249,17 @@ class FetchJob:
         if attempt.must_answer and self.rights is not None:
             self.rights.log_denials(ApiKey.FETCH)
 
+    @staticmethod
+    def _may_follow(rights: ClientRights) -> bool:
+        return rights.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+
     def _may_read(self, rights: ClientRights, fetched: FetchedPartition) -> bool:
         """True if the client may read this topic now.
 
         A follower needs CLUSTER_ACTION instead of a right on the topic.
         """
         if self.is_follower:
-            return rights.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+            return self._may_follow(rights)
         name: Any = fetched.key[0]
         if self.by_id:
             topic = self.desk.image.topics_by_id.get(name)

@@ -241,7 +241,7 @@ def test_progress_outlives_its_leader() -> None:
 
 
 @pytest.mark.parametrize("has_marker", [False, True])
-@pytest.mark.parametrize("beside", ["nobody", "another run"])
+@pytest.mark.parametrize("beside", ["nobody", "another run", "the next batch"])
 def test_a_failed_batch_ends_transactions_without_a_report(
     node: RunningNode, topic: str, has_marker: bool, beside: str
 ) -> None:
@@ -251,12 +251,12 @@ def test_a_failed_batch_ends_transactions_without_a_report(
     partition = partition_of(query, 8)
     properties = {"bootstrap.servers": node.bootstrap}
 
-    def begin(producer: Producer, task: int, by: str) -> None:
+    def begin(producer: Producer, task: int, by: str, batch: int = 0) -> None:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, value=b"open", partition=task % 2).result(60)
         if by:
-            value = marker_value(Marker(0, RowSummary(1, 1), run=by))
+            value = marker_value(Marker(batch, RowSummary(1, 1), run=by))
             producer.send(
                 DECISIONS_TOPIC, key=marker_key(query, task), value=value, partition=partition
             ).result(60)
@@ -270,8 +270,8 @@ def test_a_failed_batch_ends_transactions_without_a_report(
 
     with opened(1) as killed, opened(2) as living, Admin(bootstrap_servers=node.bootstrap) as admin:
         begin(killed, 1, run if has_marker else "")
-        if beside == "another run":
-            begin(living, 2, "another run")
+        if beside != "nobody":
+            begin(living, 2, "another run", int(beside == "the next batch"))
         drop_open(properties, DECISIONS_TOPIC, query, 0, run, [])
         states = {
             each: admin.describe_transactions([transactional_id(query, each)])[0].state for each in (1, 2)
