@@ -49,11 +49,11 @@ def _code(module: str) -> Any:
 
 def _missing(error: ModuleNotFoundError) -> ImportError:
     """Return the error for a Python that lacks the package, or a part of it. Spark then prints no traceback."""
-    # The process ends with this error (odradek/spark/plain_errors.py).
+    # The process ends with this error (spark/plain_errors.py).
     if (getattr(sys.modules["__main__"].__spec__, "name", None) or "").startswith("pyspark."):
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
     lacks = f"the Python {sys.executable} on the host {os.uname().nodename} lacks the module '{error.name}'"
-    if str(error.name).startswith("odradek."):
+    if str(error.name).startswith("odradek.spark."):
         return ImportError(f"{lacks}: install the driver's version of the package odradek there")
     return ImportError(
         f"{lacks}, which the format odradek needs on the driver and on every executor: install the packages "

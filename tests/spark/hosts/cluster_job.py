@@ -1,10 +1,9 @@
 """A job that `spark-submit` runs on a cluster with several hosts. For `test_hosts`.
 
-    spark-submit --master MASTER cluster_job.py WHAT SETTINGS
+    spark-submit --master MASTER cluster_job.py FUNCTION SETTINGS
 
-WHAT is the name of a function below, and SETTINGS is JSON with its arguments. The last line of output is JSON, with the
-facts about Spark that the function has seen. This file imports nothing of the tests, because the environment of the
-executors has none of them.
+The job runs the function FUNCTION of this file, and SETTINGS is JSON with its arguments. The last line of output is JSON, with
+the facts about Spark that the function has seen. The executors' environment lacks the tests, so this file imports none.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Spark starts a duplicate of a slow task only on another host (`TaskSetManager.hasAttemptOnHost`), and all workers of
 `local-cluster` have the same host. So here each worker has one core and its own address in 127.0.0.0/8.
 
-A worker that gets SIGPWR is decommissioned: it ends when its tasks have ended, and gets no others.
+SIGPWR decommissions a worker: it gets no more tasks, and its executors end when theirs have ended.
 """
 
 from __future__ import annotations
