@@ -1,5 +1,5 @@
 """The data source that Spark finds by its name. So `spark.read.format("odradek")` needs neither an import nor
-a registration.
+a registration. SHELL.
 
 Whenever Spark looks for Python data sources, separate processes import every top-level module whose name
 begins with `pyspark_`. So this module at first imports only Spark's base class. It imports other modules when
