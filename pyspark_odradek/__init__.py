@@ -19,6 +19,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyspark
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql.datasource import DataSource
 
@@ -38,9 +39,14 @@ __all__ = ["DefaultSource"]
 register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # Spark's copy has no types
 
 _T = TypeVar("_T")
+_PYSPARK_MIN = (4, 2)
 
 
 def _code(module: str) -> Any:
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < _PYSPARK_MIN:
+        raise _without_traceback(
+            ImportError(f"the format odradek needs PySpark 4.2 or newer, and this is {pyspark.__version__}")
+        )
     try:
         return import_module(f"odradek.spark.{module}")
     except ModuleNotFoundError as error:
@@ -48,18 +54,24 @@ def _code(module: str) -> Any:
 
 
 def _missing(error: ModuleNotFoundError) -> ImportError:
-    """Return the error for a Python that lacks the package, or a part of it. Spark then prints no traceback."""
-    # The process ends with this error (spark/plain_errors.py).
-    if (getattr(sys.modules["__main__"].__spec__, "name", None) or "").startswith("pyspark."):
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+    """Return the error for a Python that lacks the package, or a part of it."""
     lacks = f"the Python {sys.executable} on the host {os.uname().nodename} lacks the module '{error.name}'"
     if str(error.name).startswith("odradek.spark."):
-        return ImportError(f"{lacks}: install the driver's version of the package odradek there")
-    return ImportError(
-        f"{lacks}, which the format odradek needs on the driver and on every executor: install the packages "
-        "odradek and pyarrow there, or send an environment that has them with --archives, and name its Python by "
-        "PYSPARK_PYTHON (docs/spark-cluster.md)"
-    )
+        advice = ": install the driver's version of the package odradek there"
+    else:
+        advice = (
+            ", which the format odradek needs on the driver and on every executor: install the packages odradek and "
+            "pyarrow there, or send an environment that has them with --archives, and name its Python by "
+            "PYSPARK_PYTHON (docs/spark-cluster.md)"
+        )
+    return _without_traceback(ImportError(lacks + advice))
+
+
+def _without_traceback(error: ImportError) -> ImportError:
+    """Return an error that is about to end a process of Spark's. Let Spark print no traceback (spark/plain_errors.py)."""
+    if (getattr(sys.modules["__main__"].__spec__, "name", None) or "").startswith("pyspark."):
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+    return error
 
 
 def _for_executors(made: _T) -> _T:

@@ -76,3 +76,12 @@ def test_another_version() -> None:
     assert last.endswith(
         "lacks the module 'odradek.spark.source_options': install the driver's version of the package odradek there"
     )
+
+
+def test_an_older_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark 4.1 and older are refused by one sentence: they lack what a stream needs."""
+    monkeypatch.setattr("pyspark.__version__", "4.1.4")
+    with pytest.raises(
+        ImportError, match=r"^the format odradek needs PySpark 4\.2 or newer, and this is 4\.1\.4$"
+    ):
+        DefaultSource({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}).schema()

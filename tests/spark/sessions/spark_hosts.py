@@ -23,7 +23,7 @@ import pyspark
 from testkit.processes import free_ports
 from tests.spark.kills.executors import executor_processes
 
-__all__ = ["SparkHosts", "spark_hosts"]
+__all__ = ["SparkHosts", "spark_hosts", "wait_for_port"]
 
 _DEPLOY = "org.apache.spark.deploy"
 _HOSTS = ("127.0.0.2", "127.0.0.3")
@@ -63,13 +63,13 @@ def spark_hosts(folder: Path, environment: Mapping[str, str] | None = None) -> I
     with ExitStack() as stack:
         own = ["--host", _MASTER_HOST, "--port", str(port)]
         process = stack.enter_context(_daemon(folder, "master.Master", own, {**mine, **lasting}))
-        _wait_for_port(_MASTER_HOST, port, process)
+        wait_for_port(_MASTER_HOST, port, process)
         workers = []
         for host, worker_port in zip(_HOSTS, others, strict=True):
             words = ["--host", host, "--port", str(worker_port), "--cores", "1", "--memory", _EXECUTOR_MEMORY]
             words += ["--work-dir", str(folder / host), master]
             process = stack.enter_context(_daemon(folder, "worker.Worker", words, {**mine, **_ENDING}))
-            _wait_for_port(host, worker_port, process)
+            wait_for_port(host, worker_port, process)
             workers.append(process.pid)
         yield SparkHosts(master, workers)
 
@@ -94,7 +94,8 @@ def _daemon(
         process.wait()
 
 
-def _wait_for_port(host: str, port: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for_port(host: str, port: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process listens. Raises `AssertionError` if it ends, or does not listen within a minute."""
     deadline = time.monotonic() + _START_SECONDS_MAX
     while True:
         assert process.poll() is None, (
