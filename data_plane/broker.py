@@ -73,7 +73,7 @@ class Broker:
     ) -> None:
         self.settings = settings
         self.node_id = settings.node_id
-        self.request_timeout_ms = settings.request_timeout_ms
+        self.request_timeout_ms, self.suspicion_ms = settings.request_timeout_ms, settings.suspicion_ms
         self.env = env
         self.clock, self.agreed_clock = env.clock, env.agreed_clock
         self.long_work = env.long_work

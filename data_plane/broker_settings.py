@@ -35,6 +35,10 @@ class BrokerSettings:
     transactions: TransactionSettings
     config_layers: BrokerConfigLayers
     """The values of the properties file. Dynamic values of brokers and topics take precedence."""
+    suspicion_ms: int = 3_000
+    """The milliseconds without any exchange after which this broker reports another broker to the controller as
+    silent (`odradek.broker.suspicion.ms`). With 0, it reports nobody, as in Kafka.
+    """
     scrub_interval_ms: int = 0
     """The interval in which the scrubber reads each log once, to find silently damaged bytes; 0 disables the
     scrubber.

@@ -11,6 +11,7 @@ them.
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import io
@@ -213,11 +214,21 @@ def _git(root: Path, *words: str) -> str:
 
 
 def main() -> None:
-    """Build both distributions in the directory that the command line names, and print their paths."""
+    """Build both distributions in the directory that the command line names, and print their paths.
+
+    Setuptools names each file that it copies. These lines are printed only if the build fails.
+    """
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "dist")
     out.mkdir(parents=True, exist_ok=True)
-    for build in (build_sdist, build_wheel):
-        print(out / build(str(out)))
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+            made = [build(str(out)) for build in (build_sdist, build_wheel)]
+    except BaseException:
+        sys.stderr.write(told.getvalue())
+        raise
+    for name in made:
+        print(out / name)
 
 
 def _replace(path: Path, content: bytes) -> None:

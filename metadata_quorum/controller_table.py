@@ -164,7 +164,7 @@ class AskHere:
     def handle(self, context: Context, request: Message) -> Result:
         service, version = self._service, context.api_version
         if isinstance(request, BrokerHeartbeatRequest) and service.watch is not None:
-            service.watch.heard(context, request.broker_id, request.broker_epoch)
+            service.watch.heard(context, request)
         sender = Sender(context.principal, context.client_id or "", context.client_address)
         if takes_long(service, request):
             return Suspend(

@@ -14,7 +14,8 @@ this, the broker's session would have to end first (9 s). Kafka waits for the se
   (`_Contact`). Only these addresses are tried later, and all of them must refuse. Some networks refuse all connections
   from controllers to brokers, and an advertised name may lead to another host.
 * A listener that accepts connections proves nothing: the process may be stopped, or another program may have the
-  port. A silent host proves as little. In these cases the session decides.
+  port. A silent host proves as little. In these cases a second voice is needed. This is another broker whose exchange with
+  the suspect has been silent for as long (`second_voices`). Without it, the session decides.
 * The connections carry no bytes. Their networks are those without encryption and logins.
 * Processes may die together. A broker that was found dead waits for the other suspicions, for at most
   `BURST_SECONDS_MAX`, and all dead brokers are fenced in one decision (`FenceDeadBrokers`).
@@ -35,9 +36,11 @@ from odradek.env.ports import ConnectionLost, ConnectionRefused, Log, Network, T
 from odradek.metadata_quorum.controller.brokers.broker_registration import DeadBroker, FenceDeadBrokers
 from odradek.metadata_quorum.controller.decision_figures import DecisionFigures
 from odradek.metadata_quorum.image.metadata_image import BrokerImage, MetadataImage
+from odradek.metadata_quorum.second_voices import SecondVoices
 from odradek.named_states import reached
 from odradek.serving.contract import Context
 from odradek.serving.node_env import NodeEnv
+from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 
 CONNECT_SECONDS_MAX = 0.5
 """The longest wait for one attempt to connect. A host on the same network answers within milliseconds."""
@@ -48,6 +51,8 @@ moment later than its connections.
 CONTACT_PAUSES_SECONDS = (0.0, 0.5, 2.0, 8.0, 30.0)
 """The pauses before the attempts to reach a new incarnation. The last pause is repeated."""
 BURST_SECONDS_MAX = 0.5
+COMPARISONS_PER_SUSPICION = 30
+"""The number of comparisons between two voices in the time after which a heartbeat is late."""
 LOOKS_PER_SUSPICION = 4
 """The number of looks for late heartbeats in the time after which a heartbeat is late."""
 
@@ -105,6 +110,9 @@ class ProcessWatch:
         """For each broker the connection on which it has sent its last heartbeat, and the epoch in it."""
         self._suspected: set[tuple[int, int]] = set()
         """Broker and epoch of each suspicion under way."""
+        self._voices = SecondVoices(suspicion_ms)
+        self._compares = False
+        """True while a task compares second voices with this controller's own silence."""
         self._dead: dict[int, DeadBroker] = {}
         """The brokers that were found dead, and wait for the other suspicions."""
 
@@ -192,11 +200,16 @@ class ProcessWatch:
 
     # -- suspicions
 
-    def heard(self, context: Context, broker_id: int, broker_epoch: int) -> None:
-        """Note the connection of a heartbeat. When it ends, the broker is suspected."""
+    def heard(self, context: Context, heartbeat: BrokerHeartbeatRequest) -> None:
+        """Note the connection of a heartbeat, and whom it calls silent. When the connection ends, the broker is
+        suspected.
+        """
+        broker_id, broker_epoch = heartbeat.broker_id, heartbeat.broker_epoch
         own, broker = context.own, self._watched.committed_image.brokers.get(broker_id)
         if broker is None or broker.epoch != broker_epoch:
             return
+        if self._voices.note(broker_id, broker_epoch, heartbeat.silent_brokers, self._now_ms()):
+            self._compare_soon()
         if self._connections.get(broker_id) != (own, broker_epoch):
             self._connections[broker_id] = own, broker_epoch
             own.on_end = partial(self._ended, own)
@@ -209,8 +222,42 @@ class ProcessWatch:
 
     def suspect_all(self) -> None:
         """Try the listeners of all unfenced brokers. Called when this controller becomes active."""
+        self._voices.forget()
         for broker_id, broker in self._watched.committed_image.brokers.items():
             self._suspect(broker_id, broker.epoch)
+
+    # -- second voices
+
+    def _compare_soon(self) -> None:
+        if self._tasks is not None and not self._compares:
+            self._compares = True
+            self._tasks.start_soon(self._compare_voices, name="second voices against brokers")
+
+    async def _compare_voices(self) -> None:
+        """Fence each broker that is silent for this controller and for another broker. The own silence may still be too
+        short, so look again until a suspicion must have ended.
+        """
+        clock, pause = self._env.clock, self._suspicion_ms / COMPARISONS_PER_SUSPICION / 1000
+        try:
+            for _ in range(COMPARISONS_PER_SUSPICION):
+                if not self._watched.is_active or self._fence_silent():
+                    return
+                await clock.sleep_until(clock.monotonic() + pause)
+        finally:
+            self._compares = False
+
+    def _fence_silent(self) -> bool:
+        """Fence the brokers that are silent for two voices, in one decision. Return True if there were any."""
+        now_ms, image = self._now_ms(), self._watched.committed_image
+        missed = self._watched.silent_brokers(now_ms - self._suspicion_ms)
+        others = [each for each in missed if each.broker_id != self._node_id]
+        silent = self._voices.confirmed(others, image, now_ms)
+        if silent:
+            reached("controller.silence_has_second_voice")
+            self._watched.fence_dead(FenceDeadBrokers(silent), partial(self._found_silent, silent))
+        return bool(silent)
+
+    # -- proofs
 
     def _suspect(self, broker_id: int, broker_epoch: int, pauses: tuple[float, ...] = ()) -> None:
         """Try the addresses of a broker, if it is unfenced, has this epoch, and has accepted connections before. The
@@ -272,9 +319,9 @@ class ProcessWatch:
         reached("controller.dead_process_noticed")
         dead, self._dead = self._dead, {}
         request = FenceDeadBrokers(tuple(dead[each] for each in sorted(dead)))
-        self._watched.fence_dead(request, partial(self._fenced, dead))
+        self._watched.fence_dead(request, partial(self._found_dead, dead))
 
-    def _fenced(self, dead: dict[int, DeadBroker], broker_ids: list[int] | None) -> None:
+    def _found_dead(self, dead: dict[int, DeadBroker], broker_ids: list[int] | None) -> None:
         for broker_id in broker_ids or ():
             self._watched.decided.fenced_at_death += 1
             self._logger.warning(
@@ -283,6 +330,17 @@ class ProcessWatch:
                 broker_epoch=dead[broker_id].broker_epoch,
                 reason="its host refuses connections",
             )
+
+    def _found_silent(self, silent: tuple[DeadBroker, ...], broker_ids: list[int] | None) -> None:
+        for each in silent:
+            if each.broker_id in (broker_ids or ()):
+                self._watched.decided.fenced_by_silence += 1
+                self._logger.warning(
+                    "broker.found_silent",
+                    broker=each.broker_id,
+                    broker_epoch=each.broker_epoch,
+                    reason=f"neither the controller nor another broker has heard it for {self._suspicion_ms} ms",
+                )
 
 
 def _is_loopback(address: str) -> bool:

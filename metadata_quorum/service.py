@@ -476,7 +476,9 @@ class MetadataService:
         )
         self._published_bytes = quorum.decisions.written_bytes
         machine.subscribe(self._publish_decided)
-        first_offset, activate = quorum.decisions.log_end_offset, Activate(settings.bootstrap)
+        heard = quorum.heard_leader
+        quiet = None if heard is None else (heard[0], int(heard[1] * 1000))
+        first_offset, activate = quorum.decisions.log_end_offset, Activate(settings.bootstrap, quiet)
         activation = machine.submit(activate, self._now_ms())
         activation.on_release(lambda offset: self._activated(machine, offset))
         if self.auditor is not None and quorum.decisions.log_end_offset > first_offset:

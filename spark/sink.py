@@ -56,7 +56,7 @@ from odradek.client.core.known_cluster import NO_TOPIC_ID
 from odradek.client.core.requests import topics_with_metadata
 from odradek.client.errors import ClientError
 from odradek.client.shells.blocking import Client
-from odradek.spark.delivery.batch_driver import drop_held, end_batch, forget_job
+from odradek.spark.delivery.batch_driver import drop_open, end_batch, forget_job
 from odradek.spark.delivery.completion import BatchEnd
 from odradek.spark.delivery.decisions import Decisions
 from odradek.spark.delivery.kept_clients import kept_producer
@@ -235,7 +235,14 @@ def _abort(
         return
     if plan.delivery is Delivery.EXACTLY_ONCE:
         try:
-            drop_held(plan.look_up_properties, plan.decisions_topic, query, _held(messages))
+            drop_open(
+                plan.look_up_properties,
+                plan.decisions_topic,
+                query,
+                batch,
+                _run_of(plan, messages),
+                _held(messages),
+            )
         except (KafkaError, ClientError) as error:
             # As below. Unlike prepared transactions, these have a timeout.
             _LOGGER.warning("the transactions of %s stay open until their timeout: %s", query, error)
@@ -313,13 +320,17 @@ def _end(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None], query: 
     return BatchEnd(
         query,
         batch,
-        next((report.run for report in reports), plan.run),
+        _run_of(plan, messages),
         len(messages),
         protocol.summary,
         frozenset(report.task for report in reports if report.rows_compared >= 0),
         protocol.topics,
         adopt=plan.adopts,
     )
+
+
+def _run_of(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> str:
+    return next((each.run for each in messages if isinstance(each, TaskReport)), plan.run)
 
 
 def _held(messages: Sequence[WriterCommitMessage | None]) -> list[Prepared]:

@@ -38,7 +38,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         "raft_quorum.py:RaftQuorum._keep_time",
     ),
     "metadata: replay and publishing": ("metadata_quorum/service.py:MetadataService._follow",),
-    "fetches of followers": ("replication/fetcher.py:LeaderFetcher.run",),
+    "fetches of followers": ("replication/following/fetcher.py:LeaderFetcher.run",),
     "cleaner's turns": ("cleaning/log_cleaner.py:LogCleaner._run_thread",),
     "work off the loop": ("machine/sim_env.py:SimWorkers.run",),
     "timeouts": (

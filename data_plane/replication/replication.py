@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.data_plane.ports import BrokerHost
-from odradek.data_plane.replication.fetcher import LeaderFetcher
+from odradek.data_plane.replication.following.fetcher import LeaderFetcher
+from odradek.data_plane.replication.following.leader_connection import RECEIVE_BYTES, SharedByFetchers
 from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.data_plane.replication.isr_changes import AlterPartitionSender
-from odradek.data_plane.replication.leader_connection import RECEIVE_BYTES, SharedByFetchers
 from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.peer_silence import PeerSilence
 from odradek.data_plane.replication.remote_replica import TROUBLED_LAG_MS_MAX
 from odradek.data_plane.replication.replication_settings import ReplicationSettings
 from odradek.data_plane.replication.throttle import FOLLOWER, LEADER, ReplicationThrottle
@@ -61,6 +62,9 @@ class ReplicationHost(BrokerHost, Protocol):
     @property
     def request_timeout_ms(self) -> int: ...
 
+    @property
+    def suspicion_ms(self) -> int: ...
+
     def suspect(self, partition: Partition, offset: int) -> None:
         """Request a check of the bytes at this offset of the partition's log, because they may differ from the
         bytes that were written.
@@ -95,6 +99,7 @@ class Replication:
             after_answer=broker.run_woken,
             log=broker.log,
         )
+        self.silence = PeerSilence(broker.suspicion_ms, settings.fetch_wait_ms_max, self._awaits_fetches_of)
         self._fetchers: dict[int, LeaderFetcher] = {}
         """One fetcher for each leader that this broker follows, by the leader's id."""
         self.reassignment_bytes_out = 0
@@ -260,11 +265,20 @@ class Replication:
             broker_epoch=self._own_epoch,
             after_round=broker.run_woken,
             throttle=self.follower_throttle,
+            silence=self.silence,
             sync=broker.sync_partition,
             timers=broker.timers,
             buffer=memoryview(bytearray(RECEIVE_BYTES)),
             log=broker.log,
         )
+
+    def fetched_by(self, follower_id: int) -> None:
+        """Note a fetch by a follower. Ids of brokers that do not exist are left out."""
+        if follower_id in self._newest.image.brokers:
+            self.silence.heard(follower_id, self._broker.clock.monotonic())
+
+    def _awaits_fetches_of(self, broker_id: int) -> bool:
+        return any(broker_id in each.isr_state.isr for each in self._led() if each.is_leader)
 
     def address_of(self, broker_id: int) -> tuple[str, int] | None:
         """Return the host and port at which a broker listens for other brokers; None while they are unknown."""

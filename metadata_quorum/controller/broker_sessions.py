@@ -50,6 +50,10 @@ class _Contact:
     """
     beat_ms: int = NEVER
     """The time of the last heartbeat."""
+    quiet_ms: int | None = None
+    """If a controller that has just become active knows it: the time of the broker's last sign of life, before the
+    session began. None from the first heartbeat on.
+    """
     was_prolonged: bool = False
     metadata_offset: int = -1
     shutdown_offset: int | None = None
@@ -64,14 +68,17 @@ class BrokerSessions:
         self._waiting: dict[int, _Wait] = {}
         self._started_ms = NEVER
 
-    def start(self, image: MetadataImage, now_ms: int) -> None:
+    def start(self, image: MetadataImage, now_ms: int, quiet: tuple[int, int] | None = None) -> None:
         """Drop all sessions, and begin a session for each unfenced broker.
 
-        Called when the controller becomes active.
+        Called when the controller becomes active. `quiet` names the node that was the active controller before, and
+        the time at which this controller last heard it. If that node is a broker, too, it has been quiet since.
         """
         self._contacts = {
             broker.broker_id: _Contact(now_ms) for broker in image.brokers.values() if not broker.fenced
         }
+        if quiet is not None and (former := self._contacts.get(quiet[0])) is not None:
+            former.quiet_ms = min(now_ms, quiet[1])
         self._waiting = {}
         self._started_ms = now_ms
 
@@ -85,6 +92,7 @@ class BrokerSessions:
         """
         contact = self._contacts.setdefault(broker_id, _Contact(now_ms))
         contact.heard_ms = contact.beat_ms = now_ms
+        contact.quiet_ms = None
         contact.was_prolonged = False
         contact.metadata_offset = metadata_offset
 
@@ -174,13 +182,13 @@ class BrokerSessions:
         ]
 
     def silent(self, image: MetadataImage, since_ms: int) -> list[int]:
-        """List the unfenced brokers whose sessions have not begun again since `since_ms`, sorted by id."""
+        """List the unfenced brokers of which this controller has heard nothing since `since_ms`, sorted by id."""
         return [
             broker_id
             for broker_id, broker in sorted(image.brokers.items())
             if not broker.fenced
             and (contact := self._contacts.get(broker_id)) is not None
-            and contact.heard_ms <= since_ms
+            and (contact.heard_ms if contact.quiet_ms is None else contact.quiet_ms) <= since_ms
         ]
 
     def leaderships_moved(self, broker_id: int, end_offset: int) -> None:

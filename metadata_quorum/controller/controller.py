@@ -82,6 +82,10 @@ class Activate:
     """
 
     bootstrap: tuple[Message, ...]
+    quiet: tuple[int, int] | None = None
+    """The former leader, and when this node last heard it, in monotonic milliseconds; None if this node has heard no
+    other leader.
+    """
 
 
 @attrs.frozen
@@ -174,7 +178,7 @@ class Controller:
     def _activate(
         self, image: MetadataImage, request: Activate, context: DecisionContext, basis: DecisionBasis
     ) -> Decision:
-        basis.sessions.start(image, context.now_ms)
+        basis.sessions.start(image, context.now_ms, request.quiet)
         begin_waiting(image, context.now_ms, basis)
         if image.features:
             return Decision((), image.offset)

@@ -49,7 +49,8 @@ class ControllerSettings:
     """The most delegation tokens that one owner may have (`odradek.delegation.token.max.per.owner`)."""
     suspicion_ms: int = 3_000
     """A broker whose last heartbeat is so many milliseconds old is suspected of being dead
-    (`odradek.broker.suspicion.ms`). With 0, only the end of its session matters, as in Kafka.
+    (`odradek.broker.suspicion.ms`). With 0, only the end of its session matters, as in Kafka. Brokers know this key,
+    too: they send at least four heartbeats in that time.
     """
     token_secrets: TokenSecrets | None = None
     """The secrets of delegation tokens. None if `delegation.token.secret.key` is unset; then requests for

@@ -29,6 +29,7 @@ class DecisionFigures:
     """The number of elections of a leader that was eligible but not in sync (KIP-966). It has all committed records."""
     fenced_by_timeout: int = 0
     fenced_at_death: int = 0
+    fenced_by_silence: int = 0
 
     def committed(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:
         """Count the elections in a committed decision."""

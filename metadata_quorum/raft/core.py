@@ -205,6 +205,7 @@ class RaftCore(CoreState):
         self._at(now)
         if isinstance(self.role, Follower):
             self.role.fetch_deadline = now + self.config.fetch_timeout_seconds
+            self.heard_leader = self.role.leader_id, now
 
     def snapshot_served(self, replica: ReplicaKey, now: float) -> None:
         """Called when a chunk of a snapshot was sent to this replica. The request for the chunk shows that

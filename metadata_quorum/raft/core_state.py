@@ -103,6 +103,8 @@ class CoreState:
         """
         self.resigned_late_at = float("-inf")
         """The last time at which this replica resigned because its disk was slow, in monotonic seconds."""
+        self.heard_leader: tuple[int, float] | None = None
+        """The last leader that has answered a fetch of this replica, and when (monotonic seconds)."""
         self.role: Role = self._first_role(stored)
 
     def _first_role(self, stored: QuorumState | None) -> Role:

@@ -253,6 +253,7 @@ def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
         reached("raft.fetch_refused")
         return
     role.fetch_deadline = core.now + core.config.fetch_timeout_seconds
+    core.heard_leader = node_id, core.now
     role.has_fetched = True
     if answer.snapshot is not None:
         reached("raft.snapshot_wanted")

@@ -183,6 +183,11 @@ class RaftQuorum:
         """The finalized level of `kraft.version`: 0 if the configuration names the voters, 1 if the log does."""
         return KRAFT_VERSION_LEVEL if self._core is not None and self.has_dynamic_voters else 0
 
+    @property
+    def heard_leader(self) -> tuple[int, float] | None:
+        """The last other leader that has answered this node, and when, in monotonic seconds."""
+        return None if self._core is None else self._core.heard_leader
+
     def silent_seconds(self) -> dict[int, float]:
         """Return the seconds since the last fetch of each other voter that has fetched from this leader, by node id.
 

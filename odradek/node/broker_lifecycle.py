@@ -27,15 +27,22 @@ from odradek.metadata_quorum.config.typed_settings import setting
 from odradek.metadata_quorum.image.metadata_image import BrokerImage
 from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
-from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from odradek.wire.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    SilentBroker,
+)
 from odradek.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
     Feature,
     Listener,
 )
+from odradek.wire.primitives import INT32_MAX
 
 CATCH_UP_SECONDS = 0.01
+HEARTBEATS_PER_SUSPICION = 4
+"""The least number of heartbeats in `odradek.broker.suspicion.ms`, so that no single late heartbeat is a suspicion."""
 RETRY_SECONDS = 0.2
 SHUTDOWN_SECONDS_MAX = 10.0
 SHUTDOWN_SILENCE_SECONDS = 2.5
@@ -117,7 +124,10 @@ class BrokerLifecycle:
         self._listeners = listeners
         self._rack = rack
         self._previous_broker_epoch = previous_broker_epoch
-        self._interval_seconds = settings.heartbeat_interval_ms / 1000
+        interval_ms, self._silence = settings.heartbeat_interval_ms, broker.replication.silence
+        if self._silence.suspicion_ms:
+            interval_ms = min(interval_ms, self._silence.suspicion_ms // HEARTBEATS_PER_SUSPICION)
+        self._interval_seconds = interval_ms / 1000
         self._session_seconds = settings.session_timeout_ms / 1000
         self._duplicate_seconds = DUPLICATE_SESSIONS * max(self._session_seconds, DEFAULT_SESSION_SECONDS)
         self._settings = settings
@@ -184,7 +194,27 @@ class BrokerLifecycle:
                 self.may_shut_down.set()
                 return
             is_hurried = not self.is_unfenced.is_set() or self._broker.leaderless.is_urgent
-            await self._pause(CATCH_UP_SECONDS if is_hurried else self._interval_seconds)
+            await self._pause(CATCH_UP_SECONDS if is_hurried else self._seconds_to_next())
+
+    def _seconds_to_next(self) -> float:
+        """Return the seconds until the next heartbeat. It is early if another broker becomes silent before."""
+        now = self._broker.clock.monotonic()
+        return min(self._interval_seconds, self._silence.next_at(now) - now)
+
+    def _silent_brokers(self) -> list[SilentBroker] | None:
+        """List the brokers with which this broker has exchanged nothing for too long; None if it keeps to Kafka's rule
+        (`odradek.broker.suspicion.ms=0`).
+        """
+        if not self._silence.suspicion_ms:
+            return None
+        now, brokers = self._broker.clock.monotonic(), self._broker.image.brokers
+        self._silence.look(now)
+        silent = self._silence.silent(now)
+        return [
+            SilentBroker(broker_id, brokers[broker_id].epoch, min(int(seconds * 1000), INT32_MAX))
+            for broker_id, seconds in silent.items()
+            if broker_id in brokers
+        ]
 
     @property
     def _unanswered_max(self) -> int:
@@ -427,6 +457,7 @@ class BrokerLifecycle:
             offline_log_dirs=sorted((*failed, *self._reported)),
             cordoned_log_dirs=sorted(dict.fromkeys((*broker.placement.cordoned, *broker.troubles.full))),
             topic_partition_log_info_list=broker.leaderless.next_reports(),
+            silent_brokers=self._silent_brokers(),
         )
         response: BrokerHeartbeatResponse | None = await self._ask(request)
         if response is not None and response.error_code == ErrorCode.NONE:

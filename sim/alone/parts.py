@@ -9,7 +9,7 @@ from random import Random
 
 import attrs
 
-from sim.alone import raft_alone, replication_alone
+from sim.alone import raft_alone, replication_alone, silence_alone
 from sim.alone.consumers import consumers_alone
 from sim.alone.groups import groups_alone
 from sim.alone.quorum import moved_voters, quorum_alone
@@ -27,6 +27,7 @@ PARTS: Mapping[str, Callable[[int], object]] = {
     "groups": groups_alone.run,
     "consumers": consumers_alone.run,
     "transactions": transactions_alone.run,
+    "silence": silence_alone.run,
 }
 """The function that runs one schedule from a seed, by the name of the part in `python -m sim --alone PART`."""
 SCHEDULES: Mapping[str, int] = {
@@ -37,6 +38,7 @@ SCHEDULES: Mapping[str, int] = {
     "groups": 24,
     "consumers": 16,
     "transactions": 16,
+    "silence": 2,
 }
 """How many schedules of each part a campaign runs per seed. All schedules of a seed take about 6 s of CPU time; the
 run of the cluster takes about 10 s.

@@ -18,7 +18,7 @@ from odradek.data_plane.log.loading import LoadOptions, open_partition_log
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.replication.follower_fetch_session import Position, ReplicaFetchSession
+from odradek.data_plane.replication.following.follower_fetch_session import Position, ReplicaFetchSession
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.truncation import truncation_offset
 from odradek.env.ports import Dir, DiskError

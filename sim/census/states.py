@@ -313,6 +313,7 @@ STATES: Mapping[str, str] = {
     "broker.heartbeat_for_a_fenced_broker": "A broker hears that another broker is fenced.",
     "broker.heartbeat_for_a_stopping_broker": "A broker sends a heartbeat at once, because another one shuts down.",
     "controller.dead_process_noticed": "The host of a suspected broker refuses connections, so the broker is fenced.",
+    "controller.silence_has_second_voice": "A broker is silent for the controller and for another broker, so it is fenced.",
     "controller.dead_wait_for_other_suspicions": "A broker is found dead while other brokers are suspected.",
     "controller.death_of_earlier_life_dropped": "A broker that was found dead has registered again, or is fenced already.",
     "controller.suspect_is_alive": "A broker that was found dead has sent a heartbeat in the meantime.",

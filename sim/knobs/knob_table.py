@@ -85,10 +85,10 @@ _BROKER: Mapping[str, Mapping[str, tuple[int, int]]] = {
     },
     "data_plane.handlers.producing.recompression_on_append": {"QUICK_BYTES_MAX": (0, 500)},
     "data_plane.quotas.address_rates": {"ADDRESSES_MAX": (1, 4)},
-    "data_plane.replication.fetcher": {"APPEND_BYTES_PER_TURN": (1, 5_000)},
-    "data_plane.replication.follower_fetch_session": {"PARTITIONS_MAX": (4, 16)},
+    "data_plane.replication.following.fetcher": {"APPEND_BYTES_PER_TURN": (1, 5_000)},
+    "data_plane.replication.following.follower_fetch_session": {"PARTITIONS_MAX": (4, 16)},
     "data_plane.replication.isr_changes": {"PARTITIONS_PER_REQUEST": (1, 4)},
-    "data_plane.replication.leader_connection": {
+    "data_plane.replication.following.leader_connection": {
         "RECEIVE_BYTES": (1_024, 8_000),
         "LOW_WATER_BYTES_MAX": (256, 4_000),
     },

@@ -49,13 +49,13 @@ class TraceLog:
         who: str,
         on_offline: Callable[[Mapping[str, object]], None] = lambda fields: None,
         on_bug: Callable[[Exception], None] = lambda error: None,
-        on_found_dead: Callable[[int, int], None] = lambda broker_id, broker_epoch: None,
+        on_found: Callable[[int, int, bool], None] = lambda broker_id, broker_epoch, is_proven: None,
     ) -> None:
         self._world = world
         self._who = who
         self._on_offline = on_offline
         self._on_bug = on_bug
-        self._on_found_dead = on_found_dead
+        self._on_found = on_found
         self.directory_is_offline = False
         self.is_unregistered = False
         """True once the broker has logged that an operator removed it from the cluster."""
@@ -69,8 +69,9 @@ class TraceLog:
             self._on_offline(fields)
         elif event == "broker.unregistered":
             self.is_unregistered = True
-        elif event == "broker.found_dead":
-            self._on_found_dead(cast("int", fields["broker"]), cast("int", fields["broker_epoch"]))
+        elif event in ("broker.found_dead", "broker.found_silent"):
+            is_proven = event == "broker.found_dead"
+            self._on_found(cast("int", fields["broker"]), cast("int", fields["broker_epoch"]), is_proven)
 
     def error(self, event: str, /, **fields: object) -> None:
         self.errors += 1
@@ -114,6 +115,8 @@ class Member:
             None
         )
         """Called when the controller on this node has fenced a broker because its process had ended."""
+        self.on_found_silent: Callable[[int, int], None] = lambda broker_id, broker_epoch: None
+        """Called when the controller on this node has fenced a broker because two voices had not heard it."""
         self.node: Node | None = None
         """The node object of the present or last process, for the checks."""
         self._stop: Event | None = None
@@ -168,7 +171,7 @@ class Member:
             if running.env.alive and not self.may_be_damaged:
                 self.world.refute(error)
 
-        log = self.log = TraceLog(self.world, self.name, offline, bug, self._found_dead)
+        log = self.log = TraceLog(self.world, self.name, offline, bug, self._found)
 
         def made(node: Node) -> None:
             self.node = node
@@ -194,8 +197,11 @@ class Member:
                 for services in self.node.services:
                     self.answers.count_table(services.table)
 
-    def _found_dead(self, broker_id: int, broker_epoch: int) -> None:
-        self.on_found_dead(self, broker_id, broker_epoch)
+    def _found(self, broker_id: int, broker_epoch: int, is_proven: bool) -> None:
+        if is_proven:
+            self.on_found_dead(self, broker_id, broker_epoch)
+        else:
+            self.on_found_silent(broker_id, broker_epoch)
 
     def _must_have_a_reason(self, fields: Mapping[str, object]) -> None:
         """Fail the run if a log directory has gone offline without a fault of its disk."""

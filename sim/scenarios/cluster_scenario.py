@@ -301,6 +301,8 @@ class ClusterScenario:
             **{f"access {name}": times for name, times in self.watch.access.statistics().items() if times},
             "found dead": self.watch.found_dead.right,
             "found dead by mistake": self.watch.found_dead.wrong,
+            "found silent": self.watch.found_dead.silent,
+            "found silent but alive": self.watch.found_dead.silent_alive,
             **{f"repeated {what}": times for what, times in self._repeats().items()},
             "snapshots": sum(cluster.snapshot_end(member) > 0 for member in cluster.members),
         }

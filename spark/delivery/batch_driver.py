@@ -28,11 +28,11 @@ from odradek.spark.delivery.markers import (
     decision_key,
     marker_key,
 )
-from odradek.spark.delivery.pool import end_held, once_driver_id, transactional_id
+from odradek.spark.delivery.pool import end_held, once_driver_id, open_tasks, transactional_id
 from odradek.spark.delivery.two_phase import Prepared
 from odradek.wire.errors import KafkaError
 
-__all__ = ["completing_producer", "drop_held", "end_batch", "forget_job", "forget_tasks", "write_completion"]
+__all__ = ["completing_producer", "drop_open", "end_batch", "forget_job", "forget_tasks", "write_completion"]
 
 _TIMEOUT = "transaction.timeout.ms"
 _TIMEOUT_MS = 60_000
@@ -77,11 +77,28 @@ def end_batch(
         ) from error
 
 
-def drop_held(properties: Mapping[str, str], topic: str, query: str, held: Sequence[Prepared]) -> None:
-    """Abort the held transactions of a failed batch. Raises `KafkaError`, `ClientError`."""
-    if held:
-        with kept_decisions(properties, topic) as decisions:
+def drop_open(
+    properties: Mapping[str, str], topic: str, query: str, batch: int, run: str, held: Sequence[Prepared]
+) -> None:
+    """Abort the open transactions of a failed batch, which would hold up readers until their timeout. Raises
+    `KafkaError`, `ClientError`.
+
+    `held` are those that tasks have reported. Spark kills the other tasks, and drops the reports of tasks that end
+    later. So their transactions are looked for, and fenced. Tasks of another run of this batch are left alone.
+    """
+    with kept_decisions(properties, topic) as decisions:
+        if held:
             _end_held(decisions, query, held, commit=False)
+        client = decisions.client
+        left = set(client.run(open_tasks(client.core, query, decisions.timeout)))
+        if left:
+            log = _read(decisions, query)
+            others = log.of_other_runs(batch, run)
+            if others:
+                # A transaction without a marker may be another run's.
+                left &= log.open_tasks - others.keys()
+        for task in sorted(left):
+            client.admin.fence_producer(transactional_id(query, task))
 
 
 def forget_job(

@@ -12,8 +12,8 @@ import pytest
 
 from odradek.data_plane.fetch_sessions import FetchSessions
 from odradek.data_plane.replication import fetcher as fetcher_module
-from odradek.data_plane.replication.fetcher import LeaderFetcher
-from odradek.data_plane.replication.follower_fetch_session import PARTITIONS_MAX
+from odradek.data_plane.replication.following.fetcher import LeaderFetcher
+from odradek.data_plane.replication.following.follower_fetch_session import PARTITIONS_MAX
 from odradek.wire.codec import ELEMENTS_MAX, bounded_decoder, encode
 from odradek.wire.messages.fetch import (
     FetchableTopicResponse,

@@ -327,7 +327,9 @@ def test_words_that_no_command_has(value: str, monkeypatch: pytest.MonkeyPatch) 
                 words = ["topic", "list", "--timeout=1"]
                 done = run(words)
                 judge(words, done)
-                assert done.code in (1, 2)
+                # An empty address is the default one, where a node of the tester's may be running.
+                is_default = name == "ODRADEK_BOOTSTRAP" and not value
+                assert done.code in ((0, 1, 2) if is_default else (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -336,7 +338,7 @@ def test_words_that_no_command_has(value: str, monkeypatch: pytest.MonkeyPatch) 
         "a..b:9092",
         "ä:9092",
         "x" * 300 + ":9092",
-        "*:9092",
+        "*:1",
         "\udcff:9092",
         "[::1:9092",
         "a b:9092",

@@ -20,6 +20,9 @@ LONG_SESSION = {"broker.heartbeat.interval.ms": "1000", "broker.session.timeout.
 NOTICED_SECONDS_MAX = 1.0
 """Far below the session timeout, and below the interval of the heartbeats."""
 EARLY = "broker.heartbeat_for_a_fenced_broker"
+SHORT_PAUSE_SECONDS = 1.5
+SILENT_SECONDS_MAX = 3.5
+"""`odradek.broker.suspicion.ms`, and half a second for the second voice and the decision."""
 PAUSE_SECONDS = 10.0
 """Longer than `odradek.broker.suspicion.ms`, and shorter than the session timeout."""
 
@@ -71,27 +74,66 @@ def test_a_killed_leader_that_is_back_at_once_is_not_fenced_again() -> None:
     Troubled(settings=LONG_SESSION).play(script)
 
 
-@pytest.mark.parametrize("how", ["paused", "unreachable"])
-def test_a_living_broker_is_suspected_and_stays(how: str) -> None:
-    """A broker sends no heartbeats for a while, because it is paused or because its link is cut. Its host refuses
-    nothing, so the broker stays."""
+def test_a_broker_that_only_the_controller_misses_stays() -> None:
+    """The link between a broker and the controller is cut. The other brokers hear it, so it stays until its session
+    ends."""
 
     async def script(case: Troubled) -> None:
         await acquainted(case)
         world, name = case.world, case.member(3).name
         controller = case.cluster.controllers[0].name
+        world.cut(name, controller)
+        await world.sleep(PAUSE_SECONDS)
+        world.heal(name, controller)
+        assert not case.broker(2).image.brokers[3].fenced
+        assert decided(case).fenced_at_death == decided(case).fenced_by_silence == 0
+        await case.whole(START_SECONDS)
+
+    Troubled(settings=LONG_SESSION).play(script)
+
+
+@pytest.mark.parametrize("how", ["paused", "cut off"])
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_broker_that_nobody_hears_is_fenced_before_its_session_ends(how: str, number: int) -> None:
+    """A leader (1) or a follower (3) is paused, or its host is cut off from all others. The controller and another
+    broker miss it, so it is fenced within `SILENT_SECONDS_MAX`. It comes back when they hear it again."""
+
+    async def script(case: Troubled) -> None:
+        await acquainted(case)
+        world, name = case.world, case.member(number).name
+        others = [each.name for each in case.cluster.members if each.name != name]
+        before = world.now
         if how == "paused":
             world.pause(name)
         else:
-            world.cut(name, controller)
-        await world.sleep(PAUSE_SECONDS)
+            for other in others:
+                world.cut(name, other)
+        while not case.broker(2).image.brokers[number].fenced:
+            assert world.now < before + SILENT_SECONDS_MAX
+            await world.sleep(0.01)
+        assert decided(case).fenced_by_silence == 1
         if how == "paused":
             world.resume(name)
         else:
-            world.heal(name, controller)
-        assert not case.broker(2).image.brokers[3].fenced
-        assert decided(case).fenced_at_death == 0
+            for other in others:
+                world.heal(name, other)
         await case.whole(START_SECONDS)
+
+    Troubled(settings=LONG_SESSION).play(script)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_short_pause_fences_nobody(number: int) -> None:
+    """A broker is paused for 1.5 seconds. It misses heartbeats and fetches, and stays."""
+
+    async def script(case: Troubled) -> None:
+        await acquainted(case)
+        for tenths in range(10):
+            case.world.pause(case.member(number).name)
+            await case.world.sleep(SHORT_PAUSE_SECONDS)
+            case.world.resume(case.member(number).name)
+            await case.world.sleep(1.0 + tenths / 10)
+        assert decided(case).fenced_by_silence == decided(case).fenced_by_timeout == 0
 
     Troubled(settings=LONG_SESSION).play(script)
 

@@ -246,6 +246,7 @@ OURS = {
     "LogConfig.decompressed_bytes_max": "ours",
     "LogConfig.verifies_transactions": "of a broker's key, which `TopicConfigs` reads",
     "BrokerSettings.cleaner_threads_per_disk": "a key of ours",
+    "BrokerSettings.suspicion_ms": "a key of ours",
     "CleanerSettings.threads_per_disk": "a key of ours",
     "ControllerSettings.has_authorizer": "of a key that is a name",
     "ControllerSettings.suspicion_ms": "a key of ours",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
-from odradek.data_plane.replication.fetcher import parts_below_the_start
+from odradek.data_plane.replication.following.fetcher import parts_below_the_start
 from odradek.data_plane.replication.truncation import truncation_offset
 from odradek.wire.errors import KafkaError
 from tests.log.support import append, batch, new_log

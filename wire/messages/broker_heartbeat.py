@@ -32,6 +32,15 @@ class TopicPartitionLogInfo(Structure):
 
 
 @structure
+class SilentBroker(Structure):
+    """A structure within BrokerHeartbeatRequest."""
+
+    broker_id: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
+    broker_epoch: int = attrs.field(default=0, metadata=kafka("int64", "0+"))
+    silent_ms: int = attrs.field(default=0, metadata=kafka("int32", "0+"))
+
+
+@structure
 class BrokerHeartbeatRequest(Message):
     """The BrokerHeartbeat request (API key 63), versions 0 to 2."""
 
@@ -53,6 +62,9 @@ class BrokerHeartbeatRequest(Message):
     )
     topic_partition_log_info_list: list[TopicPartitionLogInfo] = attrs.field(
         factory=list, metadata=kafka([TopicPartitionLogInfo], "0+", tagged="0+", tag=10000)
+    )
+    silent_brokers: list[SilentBroker] | None = attrs.field(
+        default=None, metadata=kafka([SilentBroker], "0+", nullable="0+", tagged="0+", tag=10001)
     )
 
 

@@ -165,6 +165,8 @@ class FetchJob:
             self.replica_id = request.replica_id
             self.replica_epoch = -1
         self.is_follower = self.replica_id >= 0
+        if self.is_follower:
+            replication.fetched_by(self.replica_id)
         self.now_ms = int(desk.clock.monotonic() * 1000)
         if plan.session is not None and plan.session.privileged:
             plan.session.fetched_at_ms = self.now_ms

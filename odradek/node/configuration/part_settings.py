@@ -21,6 +21,7 @@ from odradek.node.configuration.own_keys import (
     CLEANER_THREADS_PER_DISK,
     CONSUMER_MEMBERS,
     SCRUB_INTERVAL,
+    SUSPICION,
     TRANSACTIONAL_IDS,
 )
 from odradek.node.connections.listener_settings import SEND_BUFFER_BYTES, ListenerSettings
@@ -57,6 +58,7 @@ def broker_settings(config: NodeConfig, cluster_id: str) -> BrokerSettings:
         config_layers=layers,
         release=config.release,
         token_secrets=config.token_secrets,
+        suspicion_ms=config.get_int(SUSPICION),
         scrub_interval_ms=config.get_int(SCRUB_INTERVAL),
         cleaner_threads_per_disk=config.get_int(CLEANER_THREADS_PER_DISK),
     )

@@ -128,6 +128,7 @@ def _decided(page: MetricsText, decided: DecisionFigures) -> None:
         (decided.unclean_elections, "unclean_elections", "Elections of a leader that may lack records."),
         (decided.eligible_elections, "eligible_elections", "Elections of an eligible replica while no replica was in sync."),
         (decided.fenced_at_death, "brokers_found_dead", "Brokers fenced because their processes had ended."),
+        (decided.fenced_by_silence, "brokers_found_silent", "Brokers fenced because neither the controller nor another broker heard them."),
         (decided.fenced_by_timeout, "brokers_timed_out", "Brokers fenced because their sessions had ended."),
     ):  # fmt: skip
         page.counter(f"odradek_active_controller_{name}_total", described)

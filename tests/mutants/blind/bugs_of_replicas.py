@@ -83,7 +83,7 @@ BUGS_OF_REPLICAS: tuple[Mutant, ...] = (
     Mutant(
         "answer-for-the-log-before-a-cut",
         "A fetch's answer is appended although the follower was cut and filled again meanwhile: only the offset is compared.",
-        REPLICATION + "fetcher:LeaderFetcher._take_partition",
+        REPLICATION + "following.fetcher:LeaderFetcher._take_partition",
         """
         - requested[:3] != followed.wanted()[:3]
         + requested[:1] != followed.wanted()[:1]
@@ -92,7 +92,7 @@ BUGS_OF_REPLICAS: tuple[Mutant, ...] = (
     Mutant(
         "begins-anew-at-the-leaders-end",
         "A follower whose log lies below the leader's start begins anew at the leader's end: it is in sync, and lacks all.",
-        REPLICATION + "fetcher:LeaderFetcher._settle_ranges",
+        REPLICATION + "following.fetcher:LeaderFetcher._settle_ranges",
         """
         - self._begin_anew(log, start)
         + self._begin_anew(log, end)

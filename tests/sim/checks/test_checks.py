@@ -95,13 +95,13 @@ PLANTED = {
         "metadata log: .* takes for flushed",
     ),
     "follower's promise": (
-        "odradek.data_plane.replication.fetcher:Followed.wanted",
+        "odradek.data_plane.replication.following.fetcher:Followed.wanted",
         "return log.log_end_offset, ",
         "return log.log_end_offset + 1, ",
         "promises all below .* page cache",
     ),
     "follower's start": (
-        "odradek.data_plane.replication.fetcher:Followed.wanted",
+        "odradek.data_plane.replication.following.fetcher:Followed.wanted",
         "log.stored_start_offset",
         "log.log_start_offset",
         "says that it begins at .* after a restart",

@@ -82,8 +82,8 @@ NAMED: Mapping[str, str] = {
         data_plane.log.parts.swap_files _NAME_DIGITS
         data_plane.log.segments.aborted_index _FIELDS _VERSION
         data_plane.metadata_log _SEGMENT_BYTES_MAX
-        data_plane.replication.fetcher FETCH_VERSION LIST_OFFSETS_VERSION
-        data_plane.replication.follower_fetch_session INITIAL_EPOCH
+        data_plane.replication.following.fetcher FETCH_VERSION LIST_OFFSETS_VERSION
+        data_plane.replication.following.follower_fetch_session INITIAL_EPOCH
         data_plane.replication.isr_changes LEADER_RECOVERED
         data_plane.replication.throttle DIGITS_MAX
         data_plane.transactions.state RECORD_VERSION_FLEXIBLE _FIXED_BYTES_MAX _TOPIC_BYTES_MAX _PARTITION_BYTES
@@ -164,11 +164,12 @@ NAMED: Mapping[str, str] = {
         client.consumer.group_membership _PROBES_MAX _SYNC_REQUEST_TIMEOUTS
         client.core.broker_connection RENEWED_SHARE
         client.core.known_cluster ANSWERS_IN_A_ROW STALE_TIMES
-        node.broker_lifecycle UNANSWERED_MAX DUPLICATE_SESSIONS RIVAL_TIMES
+        node.broker_lifecycle UNANSWERED_MAX DUPLICATE_SESSIONS RIVAL_TIMES HEARTBEATS_PER_SUSPICION
         serving.long_work REST_FACTOR
         metadata_quorum.controller.broker_sessions SLEEPS_PER_TIMEOUT
         metadata_quorum.controller.controller SESSION_CHECKS_PER_TIMEOUT
-        metadata_quorum.process_watch LOOKS_PER_SUSPICION
+        metadata_quorum.process_watch LOOKS_PER_SUSPICION COMPARISONS_PER_SUSPICION
+        data_plane.replication.peer_silence FETCH_WAITS_MIN PAUSES_PER_SUSPICION
         metadata_quorum.raft.core_state FIRST_WAIT
         metadata_quorum.raft.election CHECK_QUORUM_FETCH_TIMEOUTS BEGIN_EPOCH_PER_FETCH_TIMEOUT BROKEN_CONNECTION_JITTER
         metadata_quorum.replica.asking.own_copy LOOKS_PER_WINDOW

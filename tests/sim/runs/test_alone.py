@@ -8,9 +8,11 @@ from typing import cast
 import pytest
 
 from odradek.data_plane.groups.offsets import FetchedOffsets
+from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
+from odradek.metadata_quorum.second_voices import SecondVoices
 from odradek.wire.errors import ErrorCode
 from sim import __main__ as command
-from sim.alone import raft_alone, replication_alone
+from sim.alone import raft_alone, replication_alone, silence_alone
 from sim.alone.consumers import consumers_alone
 from sim.alone.groups import groups_alone
 from sim.alone.groups.group_checks import GroupPromises
@@ -32,6 +34,7 @@ QUORUM_SEEDS = (*range(12), 50307, 50346, 903285, 905949, 8600017)
 In 903285 a power loss leaves a hole in unsynced data. In 905949 a candidate gets its votes after its epoch has ended.
 In 8600017 a leader's disk is slow, so its followers have a committed batch before its own file does.
 """
+SILENCE_SEEDS = range(60)
 MOVED_SEEDS = (*range(8), 3440049)
 """In the last seed, one lost message delayed later look-ups for a copy, so a copy of a voter's directory was counted as
 a voter."""
@@ -61,6 +64,35 @@ def test_replicas_keep_what_was_acknowledged() -> None:
     assert sum(each["acknowledged"] for each in found) > 10 * len(REPLICATION_SEEDS)
     assert sum(each["deaths"] for each in found) > len(REPLICATION_SEEDS)
     assert replication_alone.run(3) == found[3]
+
+
+def test_no_living_broker_is_fenced_by_two_voices() -> None:
+    """Within six hours of virtual time nobody is fenced for pauses, a loaded machine, or a bad link. Dead hosts are
+    noticed."""
+    found = [silence_alone.run(seed) for seed in SILENCE_SEEDS]
+    assert sum(each["virtual_seconds"] for each in found) > 6 * 3600
+    assert sum(each["pauses"] for each in found) > 5 * len(SILENCE_SEEDS)
+    assert sum(each["spoken_against"] for each in found) > 20 * len(SILENCE_SEEDS)
+    assert silence_alone.run(3) == found[3]
+
+
+@pytest.mark.parametrize("voice", ["the controller's", "another broker's"])
+def test_one_voice_alone_would_fence_living_brokers(voice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one voice were enough, a single bad link would have a living broker fenced within a few schedules."""
+    if voice == "the controller's":
+        monkeypatch.setattr(SecondVoices, "against", lambda *_: 1)
+        note = SecondVoices.note
+        monkeypatch.setattr(SecondVoices, "note", lambda self, *said: note(self, *said) or True)
+        monkeypatch.setattr(silence_alone, "COMPARE_SECONDS", 10.0)
+    else:
+        monkeypatch.setattr(BrokerSessions, "silent", lambda _self, image, _since: sorted(image.brokers))
+
+    def search() -> None:
+        for seed in SILENCE_SEEDS:
+            silence_alone.run(seed)
+
+    with pytest.raises(SafetyViolation, match="living brokers were fenced"):
+        search()
 
 
 def test_the_quorums_driver_keeps_rafts_promises() -> None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from odradek import Admin, Producer
 from odradek.client.shells.blocking import Client
+from odradek.spark.delivery.batch_driver import drop_open
 from odradek.spark.delivery.decisions import Decisions, new_topic
 from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
 from odradek.spark.delivery.markers import marker_key, marker_value, partition_of
@@ -237,3 +238,47 @@ def test_progress_outlives_its_leader() -> None:
         made = new_topic("d", brokers)
         assert made.configs["unclean.leader.election.enable"] == "false"
         assert made.configs.get("min.insync.replicas") == in_sync
+
+
+@pytest.mark.parametrize("has_marker", [False, True])
+@pytest.mark.parametrize("beside", ["nobody", "another run"])
+def test_a_failed_batch_ends_transactions_without_a_report(
+    node: RunningNode, topic: str, has_marker: bool, beside: str
+) -> None:
+    """Spark kills a task, or drops its report, because another task has failed. Its open transaction would hold up
+    readers until its timeout, so the driver ends it. A transaction of another run stays."""
+    query, run = f"q-{uuid4()}", "this run"
+    partition = partition_of(query, 8)
+    properties = {"bootstrap.servers": node.bootstrap}
+
+    def begin(producer: Producer, task: int, by: str) -> None:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, value=b"open", partition=task % 2).result(60)
+        if by:
+            value = marker_value(Marker(0, RowSummary(1, 1), run=by))
+            producer.send(
+                DECISIONS_TOPIC, key=marker_key(query, task), value=value, partition=partition
+            ).result(60)
+
+    def opened(task: int) -> Producer:
+        return Producer(
+            bootstrap_servers=node.bootstrap,
+            transaction_timeout_ms=60_000,
+            transactional_id=transactional_id(query, task),
+        )
+
+    with opened(1) as killed, opened(2) as living, Admin(bootstrap_servers=node.bootstrap) as admin:
+        begin(killed, 1, run if has_marker else "")
+        if beside == "another run":
+            begin(living, 2, "another run")
+        drop_open(properties, DECISIONS_TOPIC, query, 0, run, [])
+        states = {
+            each: admin.describe_transactions([transactional_id(query, each)])[0].state for each in (1, 2)
+        }
+        # Beside another run, a transaction without a marker may be of either run.
+        ends = has_marker or beside == "nobody"
+        assert states[1] == ("Empty" if ends else "Ongoing")
+        assert beside == "nobody" or states[2] == "Ongoing"
+        if ends and beside == "nobody":
+            assert stored_committed(node.bootstrap, topic, 0) == []

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-WAIT_SECONDS = 120
+WAIT_SECONDS = 240
 BATCH_ID = "streaming.sql.batchId"
 """The local property in which Spark passes the number of the micro-batch to a task."""
 
 
 def wait_for(what: Callable[[], bool], query: StreamingQuery | None = None) -> None:
-    """Wait until the condition is true. Raises the error that ended the query, or `AssertionError` after two minutes."""
+    """Wait until the condition is true. Raises the error that ended the query, or `AssertionError` after four minutes."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not what():
         failure = query.exception() if query is not None else None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek.spark.worker_process import worker_python
 from tests.docs.markdown import ROOT
 
 LAUNCHER = ROOT / "spark" / "odradek-spark-python"
@@ -34,7 +35,7 @@ def run(launcher: Path, spark_home: Path | None, path: list[str]) -> list[str]:
     env.pop("SPARK_HOME", None)
     if spark_home is not None:
         env["SPARK_HOME"] = str(spark_home)
-    words = [launcher.name, "-m", "a module", "*"]
+    words = [launcher.name, "-c", "a program", "*"]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.splitlines()
 
@@ -46,7 +47,7 @@ def test_the_archives_of_an_installed_spark_leave_the_path(launcher: Path) -> No
     home.mkdir(parents=True)
     theirs = [f"{home}/python/lib/pyspark.zip", f"{home}/jars/spark-core.jar"]
     lines = run(launcher, home, [theirs[0], "/my modules", theirs[1], "/more", ""])
-    assert lines == ["/my modules:/more", "-m", "a module", "*"]
+    assert lines == ["/my modules:/more", "-c", "a program", "*"]
     assert run(launcher, home, theirs)[0] == ""
 
 
@@ -68,6 +69,20 @@ def test_without_a_python_beside_it(launcher: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": "/my modules", "PATH": f"{launcher.parent}:{os.environ['PATH']}"}
     done = subprocess.run([alone, "-V"], env=env, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines() == ["/my modules", "-V"]
+
+
+def test_the_current_directory_is_searched_last(tmp_path: Path) -> None:
+    """A module of the user whose name is Python's own stays away. Others in the current directory are found."""
+    (tmp_path / "token.py").write_text("raise SystemExit('a module of the user, and was imported')\n")
+    (tmp_path / "beside.py").write_text("HERE = 'found'\n")
+    (tmp_path / "shown.py").write_text(
+        "import sys, token\nimport beside\nprint(beside.HERE, token.__name__, __name__, __spec__.name, *sys.argv[1:])\n"
+    )
+    python = worker_python()
+    assert Path(python).name == LAUNCHER.name
+    words = [python, "-m", "shown", "a word", "*"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "found token __main__ shown a word *\n"), done.stderr
 
 
 def test_it_is_installed() -> None:

@@ -1,6 +1,6 @@
 """Prints the tables for bench's READMEs from the JSON of a run.
 
-python -m bench --all --json FILE && python -m bench.markdown FILE
+python -m bench --all --json FILE && python -m bench.instruments.markdown FILE
 """
 
 from __future__ import annotations

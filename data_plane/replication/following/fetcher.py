@@ -37,12 +37,12 @@ from typing import Any
 
 from odradek.data_plane.log.log_types import Origin
 from odradek.data_plane.log.partition_log import PartitionLog
-from odradek.data_plane.replication.follower_fetch_session import (
+from odradek.data_plane.replication.following.follower_fetch_session import (
     PARTITIONS_MAX,
     Position,
     ReplicaFetchSession,
 )
-from odradek.data_plane.replication.leader_connection import LeaderConnection, SharedByFetchers
+from odradek.data_plane.replication.following.leader_connection import LeaderConnection, SharedByFetchers
 from odradek.data_plane.replication.partition import Partition
 from odradek.data_plane.replication.synced_promises import SYNC_AGAIN_SECONDS, sync_partitions
 from odradek.data_plane.replication.truncation import truncation_offset
@@ -135,6 +135,7 @@ class LeaderFetcher:
         self._broker_epoch = shared.broker_epoch
         self._after_round = shared.after_round
         self._throttle = shared.throttle
+        self._silence = shared.silence
         self._sync = shared.sync
         self._log = shared.log
         self.followed: dict[TopicIdPartition, Followed] = {}
@@ -213,6 +214,7 @@ class LeaderFetcher:
                         )
                     await self._pause(self._clock.monotonic() + self._backoff_seconds(self._failures))
         self._close()
+        self._silence.rests(self.leader_id)
         self._gone.clear()
         self._session = ReplicaFetchSession()
         self._connection.stop_watching()
@@ -230,9 +232,11 @@ class LeaderFetcher:
         if self._throttle.is_set:
             self._hold_throttled(now)
         if len(self._waiting) == len(self.followed) or self._broker_epoch() < 0:
+            self._silence.rests(self.leader_id)
             earliest = min((each.retry_at for each in self._waiting.values()), default=now)
             await self._pause(max(earliest, now + IDLE_SECONDS))
             return
+        self._silence.asked(self.leader_id, now)
         self._connection.close_if_old(now)
         if not self._connection.is_open:
             await self._connection.open()
@@ -246,6 +250,7 @@ class LeaderFetcher:
         await self._connection.send(request, FETCH_VERSION, request.max_wait_ms, now)
         self._after_round()
         response = await self._connection.answer()
+        self._silence.heard(self.leader_id, self._clock.monotonic())
         self.rounds += 1
         if isinstance(response, FetchResponse):
             await self._take(response)
