@@ -11,6 +11,14 @@ import os
 import sys
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tests.spark.streaming import patiently
+
+
+def finish(writer: DataStreamWriter) -> None:
+    """Run a query until it has written all rows that are there."""
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def main(url: str, bootstrap: str, origin: str, batch: str, streamed: str, each: str, folder: str) -> None:
@@ -30,7 +38,7 @@ def main(url: str, bootstrap: str, origin: str, batch: str, streamed: str, each:
     stream = spark.readStream.format("odradek").options(**options, startingOffsets="earliest").load()
     writer = stream.select("value").writeStream.format("odradek").options(**server, topic=streamed)
     writer = writer.option("checkpointLocation", f"{folder}/streamed")
-    writer.trigger(availableNow=True).start().awaitTermination()
+    patiently(lambda: finish(writer))
 
     def write(frame: DataFrame, batch_id: int) -> None:
         job = {"topic": each, "txnAppId": each, "txnVersion": str(batch_id)}
@@ -38,7 +46,7 @@ def main(url: str, bootstrap: str, origin: str, batch: str, streamed: str, each:
 
     by_batch = stream.select("value").writeStream.foreachBatch(write)
     by_batch = by_batch.option("checkpointLocation", f"{folder}/each")
-    by_batch.trigger(availableNow=True).start().awaitTermination()
+    patiently(lambda: finish(by_batch))
     spark.stop()
     print("done")
 
