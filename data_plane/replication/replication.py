@@ -14,11 +14,13 @@ from typing import Any, Protocol
 
 from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.data_plane.ports import BrokerHost
+from odradek.data_plane.replication.first_fetches import FirstFetches
 from odradek.data_plane.replication.following.fetcher import LeaderFetcher
 from odradek.data_plane.replication.following.leader_connection import RECEIVE_BYTES, SharedByFetchers
 from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.data_plane.replication.isr_changes import AlterPartitionSender
 from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.partition_cluster import UNKNOWN_BROKER_EPOCH
 from odradek.data_plane.replication.peer_silence import PeerSilence
 from odradek.data_plane.replication.remote_replica import TROUBLED_LAG_MS_MAX
 from odradek.data_plane.replication.replication_settings import ReplicationSettings
@@ -100,6 +102,7 @@ class Replication:
             log=broker.log,
         )
         self.silence = PeerSilence(broker.suspicion_ms, settings.fetch_wait_ms_max, self._awaits_fetches_of)
+        self.first_fetches = FirstFetches()
         self._fetchers: dict[int, LeaderFetcher] = {}
         """One fetcher for each leader that this broker follows, by the leader's id."""
         self.reassignment_bytes_out = 0
@@ -209,6 +212,7 @@ class Replication:
             self._unfollow(replica)
             if partition.followers:
                 self._watch_lag()
+                self._await_first_fetches(replica, partition)
             return
         known = self._followed_at.get(replica)
         if known is not None and known != image.leader:
@@ -219,6 +223,17 @@ class Replication:
         if not fetcher.is_running:
             fetcher.is_running = True
             self._broker.tasks.start_soon(fetcher.run, name=f"fetch from broker {image.leader}")
+
+    def _await_first_fetches(self, replica: TopicIdPartition, partition: Partition) -> None:
+        clock = self._broker.clock
+        new = [
+            each.broker_id
+            for each in partition.followers
+            if each.broker_epoch == UNKNOWN_BROKER_EPOCH and self.is_alive(each.broker_id)
+        ]
+        for answer in self.first_fetches.awaits(replica, new, clock.monotonic()):
+            # First the other partitions learn the new metadata.
+            self._broker.timers.at(clock.monotonic(), answer)
 
     def forget(self, topic_id: bytes, index: int) -> None:
         """Stop following a partition that this broker no longer serves."""

@@ -90,6 +90,7 @@ STATES: Mapping[str, str] = {
     "replication.not_led_before_registration": "A broker is started whose metadata name its former process as a leader.",
     "replication.marker_waits_for_replicas": "A marker must be written while too few replicas are in sync.",
     "replication.troubled_replica_judged_sooner": "A follower's log directory is reported as faulty.",
+    "replication.fetch_before_new_leader_answered": "A broker begins to lead a partition while a follower's fetch of others waits.",
     "replication.follower_unknown_yet": "A replica fetches that the leader does not know as one of its followers.",
     "replication.fetch_of_later_life_not_counted": "A follower fetches with a broker epoch that is still unknown to the leader.",
     "replication.isr_change_accepted": "The controller accepts a change of the ISR, and the leader still waits for the answer.",

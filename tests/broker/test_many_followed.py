@@ -11,9 +11,10 @@ import attrs
 import pytest
 
 from odradek.data_plane.fetch_sessions import FetchSessions
-from odradek.data_plane.replication import fetcher as fetcher_module
+from odradek.data_plane.replication.following import fetcher as fetcher_module
 from odradek.data_plane.replication.following.fetcher import LeaderFetcher
 from odradek.data_plane.replication.following.follower_fetch_session import PARTITIONS_MAX
+from odradek.data_plane.replication.peer_silence import PeerSilence
 from odradek.wire.codec import ELEMENTS_MAX, bounded_decoder, encode
 from odradek.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -142,6 +143,7 @@ class Follower:
             broker_epoch=lambda: 5,
             after_round=lambda: None,
             throttle=SimpleNamespace(is_set=False),
+            silence=PeerSilence(0, 500, lambda broker_id: False),
             sync=None,
             timers=None,
             buffer=memoryview(b""),

@@ -31,6 +31,7 @@ class DelayedFetch(Delayed):
         if self.session is not None:
             self.session.wake = self._wake
             self.session.answer = self._time_out
+            job.first_fetches.parks(job.replica_id, self._time_out)
         else:
             self._watch(waits_for)
 
@@ -83,8 +84,10 @@ class DelayedFetch(Delayed):
     def _stop_waiting(self) -> None:
         self.timer.cancel()
         self.waits = False
-        if self.session is not None and self.session.wake == self._wake:
-            self.session.wake = self.session.answer = None
+        if self.session is not None:
+            self.job.first_fetches.leaves(self.job.replica_id, self._time_out)
+            if self.session.wake == self._wake:
+                self.session.wake = self.session.answer = None
         self._unwatch()
 
     def abandon(self) -> None:

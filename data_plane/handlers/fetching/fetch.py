@@ -78,6 +78,8 @@ class FetchHandler:
             waits_for = what_to_wait_for(job, attempt)
             if waits_for is not None:
                 attempt.release()
+                if job.is_follower:
+                    wait_ms = job.first_fetches.wait_ms(job.replica_id, wait_ms, self._desk.clock.monotonic())
                 return DelayedFetch(job, wait_ms, waits_for)
         if attempt.ranges:
             cold = cold_ranges(attempt)

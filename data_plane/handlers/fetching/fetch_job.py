@@ -21,6 +21,7 @@ from odradek.data_plane.handlers.leader_hints import leader_endpoints
 from odradek.data_plane.log.log_types import LogRead
 from odradek.data_plane.log.partition_log import FileRange, PartitionLog
 from odradek.data_plane.replication.partition import Partition
+from odradek.data_plane.replication.partition_cluster import UNKNOWN_BROKER_EPOCH
 from odradek.data_plane.replication.read_replica import preferred_read_replica
 from odradek.data_plane.replication.replication import Replication
 from odradek.data_plane.replication.served_partitions import ServedPartitions
@@ -53,6 +54,7 @@ from odradek.wire.schema.versions import (
     FETCH_TOPIC_IDS,
 )
 from odradek.wire.structure import ZERO_UUID
+from odradek.wire.topic_partition import TopicIdPartition
 
 READ_COMMITTED = 1
 _READ, _TOPIC = int(Operation.READ), int(ResourceType.TOPIC)
@@ -117,6 +119,7 @@ class FetchJob:
         "by_id",
         "committed",
         "desk",
+        "first_fetches",
         "is_follower",
         "listener",
         "max_bytes",
@@ -147,6 +150,7 @@ class FetchJob:
         self.desk = desk
         self.partitions = partitions
         self.replication = replication
+        self.first_fetches = replication.first_fetches
         self.plan = plan
         self.api_version = api_version
         self.by_id = api_version >= FETCH_TOPIC_IDS
@@ -380,6 +384,8 @@ class FetchJob:
     def _count_promise(self, fetched: FetchedPartition, partition: Partition) -> None:
         replica = partition.followers.sender(self.replica_id, fetched.current_leader_epoch >= 0)
         log = partition.log
+        if replica.broker_epoch == UNKNOWN_BROKER_EPOCH:
+            self.first_fetches.fetched(self.replica_id, TopicIdPartition(log.topic_id, log.partition))
         if log.log_start_offset <= fetched.fetch_offset <= log.log_end_offset:
             promised = partition.note_fetch(
                 replica, self.replica_epoch, fetched.fetch_offset, fetched.log_start_offset, self.now_ms
