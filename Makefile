@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv$(if $(filter command line,$(origin PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
 ANSIBLE := .cache/ansible
+# Unpacked, because an installed package would start a server.
+PROMETHEUS := .cache/prometheus
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # A line for each package that pip takes.
 PROGRESS = sed -u -n 's/^Collecting \([^ ]*\).*/  \1/p'
@@ -56,6 +58,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	    echo "installing Java, for the tests of Spark and beside Apache Kafka"; \
 	    { apt-get update -qq && apt-get install -qq -y default-jre-headless >/dev/null; } || true; fi
 	@command -v java >/dev/null || echo "no Java: tests that need it are skipped" >&2
+	@[ -x $(PROMETHEUS)/usr/bin/promtool ] || command -v promtool >/dev/null || \
+	  if command -v apt-get >/dev/null && command -v dpkg >/dev/null; then \
+	    echo "unpacking Debian's Prometheus into $(PROMETHEUS), for the tests of metrics"; \
+	    mkdir -p $(PROMETHEUS) && (cd $(PROMETHEUS) && apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb) || true; fi
 	@echo "installing the development tools into $(VENV), PySpark among them, which takes some minutes"
 	@set -o pipefail; $(PIP:-qq=) install -c constraints.txt -e '.[dev]' | $(PROGRESS)
 	@touch $@

@@ -407,14 +407,14 @@ class Broker:
         self.groups.stop()
         self.transactions.stop()
 
-    def statistics(self) -> dict[str, Any]:
-        """Return the statistics of the broker's parts, by name."""
+    def statistics(self, led_counts: tuple[int, int, int] | None = None) -> dict[str, Any]:
+        """Return the statistics of the broker's parts, by name. `led_counts` is for `Replication.statistics`."""
         return {
             "topics": len(self.topics),
             "partitions": sum(len(topic.partitions) for topic in self.topics.values()),
             "groups": self.groups.statistics(),
             "transactions": self.transactions.statistics(),
-            "replication": self.replication.statistics(),
+            "replication": self.replication.statistics(led_counts),
             "leaderless": self.leaderless.statistics(),
             "rot": self.rotten.statistics(),
             "cleaner": self.cleaner.statistics(),

@@ -58,6 +58,7 @@ ANY_BY_ALIAS = {
 }
 """Modules that do not use `Any` itself, but a name that stands for it."""
 WIDE = {
+    "odradek/cli/commands": "one module for each group of commands, found by its name",
     "tests": "a folder for each part of the product and each kind of proof: the table in tests/README.md leads to them",
     "tests/conformance/cases": "one file for each API, found by its name",
     "tests/conformance/kafka_4.3": "Kafka's recorded answers, one file for each API",

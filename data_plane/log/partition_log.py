@@ -216,6 +216,11 @@ class PartitionLog(LogOffsets):
             or (self.epochs.is_dirty and self.log_end_offset > 0)
         )
 
+    @property
+    def unsynced_bytes(self) -> int:
+        """The bytes of the last segment that no flush has synced. Earlier segments are flushed when they end."""
+        return self.durability.unsynced_bytes(self.active.base_offset, self.active.size)
+
     def check(self) -> None:
         """Assert that all parts of the log agree on its bounds (on the loop)."""
         self.check_order()

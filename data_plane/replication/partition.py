@@ -249,6 +249,11 @@ class Partition:
         replicas = 1 if self.image is None else len(self.image.replicas)
         return min(self.log.config.min_insync_replicas, replicas)
 
+    @property
+    def is_under_replicated(self) -> bool:
+        """True if fewer replicas are in sync than the partition has, as its leader sees it."""
+        return self.image is not None and len(self.isr_state.isr) < len(self.image.replicas)
+
     def is_adding(self, broker_id: int) -> bool:
         """True if a reassignment is adding the replica on the broker with this id."""
         return self.image is not None and broker_id in self.image.adding_replicas
@@ -588,9 +593,7 @@ class Partition:
             "is_leader": self.is_leader,
             "leader_epoch": self.leader_epoch,
             "in_sync": isr,
-            "is_under_replicated": self.is_leader
-            and self.image is not None
-            and isr < len(self.image.replicas),
+            "is_under_replicated": self.is_leader and self.is_under_replicated,
             "is_under_min_isr": self.is_leader and not self.has_min_isr,
             "waiting_for_acks": len(self._waiting.for_acks or ()),
         }

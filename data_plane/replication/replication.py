@@ -392,13 +392,24 @@ class Replication:
         """The fetchers that fetch at least one partition, by the leader's id."""
         return {leader: fetcher for leader, fetcher in sorted(self._fetchers.items()) if fetcher.followed}
 
-    def statistics(self) -> dict[str, Any]:
-        """Return figures of all parts, for metrics. Each broker counts the partitions that it leads."""
-        led = [each.statistics() for each in self._broker.hosted.partitions() if each.is_leader]
+    def _count_led(self) -> tuple[int, int, int]:
+        led = [each for each in self._broker.hosted.partitions() if each.is_leader]
+        return (
+            len(led),
+            sum(1 for each in led if each.is_under_replicated),
+            sum(1 for each in led if not each.has_min_isr),
+        )
+
+    def statistics(self, counts: tuple[int, int, int] | None = None) -> dict[str, Any]:
+        """Return figures of all parts, for metrics. Each broker counts the partitions that it leads.
+
+        A caller that has just counted them passes `counts`: led, under-replicated, and under `min.insync.replicas`.
+        """
+        led, under_replicated, under_min_isr = self._count_led() if counts is None else counts
         return {
-            "led": len(led),
-            "under_replicated": sum(bool(each["is_under_replicated"]) for each in led),
-            "under_min_isr": sum(bool(each["is_under_min_isr"]) for each in led),
+            "led": led,
+            "under_replicated": under_replicated,
+            "under_min_isr": under_min_isr,
             "followed": len(self._followed_at),
             "isr_changes": self.isr_changes.statistics(),
             "fetchers": [fetcher.statistics() for fetcher in self.fetchers.values()],

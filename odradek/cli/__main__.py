@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from odradek.cli.failure import FAILURE, CliError
-from odradek.cli.parsing import Parser, called_here
+from odradek.cli.parsing import Parser, option_hint
 from odradek.cli.streams.standard_streams import complain, give_up, output_failure, prepare_streams
 
 __all__ = ["main"]
@@ -42,11 +42,18 @@ GROUPS = (
     "metadata",
     "disk",
     "log",
+    "top",
+    "completion",
+    "generate",
 )
 """The command groups in the order of the help. The `register` of a group's module adds the group to the
 parser.
 """
-_HOMES = {"metadata": "odradek.cli.recovering.metadata"}
+_HOMES = {
+    "metadata": "odradek.cli.recovering.metadata",
+    "top": "odradek.cli.terminal.top.top",
+    "completion": "odradek.cli.terminal.completion",
+}
 """The command groups whose module is outside the package `commands`, each with the name of that module."""
 PROGRAMS = {
     "mirror": (
@@ -84,6 +91,8 @@ def build_parser(groups: Sequence[str] = GROUPS) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print version and commit, and exit")
+    # `generate` writes pages of all commands.
+    parser.set_defaults(build=build_parser)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for group in groups:
         import_module(module_of(group)).register(commands)
@@ -121,13 +130,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
+        if words and words[0] == "__complete":
+            return _complete(words[1:])
         if words and words[0] in PROGRAMS:
             return _run_program(words[0], words[1:])
         parser = build_parser([words[0]] if words and words[0] in GROUPS else GROUPS)
         args, unknown = parser.parse_known_args(words)
         if unknown:
-            name = called_here(args.parser, unknown)
-            hint = f"; the right name is {name}" if name else ""
+            hint = option_hint(args.parser, unknown)
             noun = "option" if unknown[0].startswith("-") else "argument"
             args.parser.error(f"the {noun} {' '.join(unknown)} does not exist{hint}")
     except SystemExit as stop:
@@ -143,6 +153,20 @@ def _run(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
         complain(str(error))
         return error.exit_code
+
+
+def _complete(words: Sequence[str]) -> int:
+    """Print the words that a shell may complete to. A failure prints nothing, since it would disturb the user's line."""
+    from odradek.cli.terminal.completion import answer
+
+    def build(group: str | None) -> argparse.ArgumentParser:
+        if group is None:
+            return build_parser()
+        if group not in GROUPS:
+            raise KeyError(group)
+        return build_parser([group])
+
+    return answer(words, build)
 
 
 def _run_program(name: str, words: Sequence[str]) -> int:

@@ -38,6 +38,7 @@ def register_clean_status(commands: Groups) -> None:
         "clean-status",
         _clean_status,
         "show how far the cleaner has got with compacted topics, and what stops it",
+        watch=True,
     )
     status.add_argument(
         "topics", metavar="TOPIC", nargs="*", help="show only this topic (default: all compacted topics)"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.parsing import DefaultAddress
 from odradek.cli.streams.standard_streams import complain
+from odradek.cli.streams.suggestions import with_closest_names
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey, QuorumDescription
@@ -161,7 +162,13 @@ def connected(args: argparse.Namespace, kind: str | None = None) -> Iterator[Cli
     client = _client(args, bootstrap_of(args), _without(security_properties(args), kind))
     try:
         with client:
-            yield client
+            try:
+                yield client
+            except (KafkaError, ClientError, CliError) as error:
+                failure = error if isinstance(error, CliError) else call_failure(error)
+                # While the client is open, it can ask for names that the user may have meant.
+                text = with_closest_names(client, str(failure))
+                raise CliError(text, failure.exit_code) from error
     except (KafkaError, ClientError) as error:
         raise call_failure(error) from error
     except LocalProtocolError as error:
@@ -182,10 +189,55 @@ def connected_to_controller(
         raise CliError(
             "the quorum has no leader just now, or does not say where its leader listens: try again"
         )
+    from odradek.client.errors import ClientError
+
     listener, host, port = leader.endpoints[0]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with _client(args, address, _controller_properties(args)) as controller:
-        yield controller, listener
+    try:
+        with _client(args, address, _controller_properties(args)) as controller:
+            yield controller, listener
+    except ClientError as error:
+        error.add_note(_controller_hint(args, client, listener, address))
+        raise
+
+
+def _controller_hint(args: argparse.Namespace, client: Client, listener: str, address: str) -> str:
+    """Say which listener gave no answer, and which key of --command-config decides how to speak with it."""
+    known: dict[str, str] = vars(args).setdefault("controller_hints", {})
+    if address not in known:
+        wanted = _protocol_of(client, listener)
+        used = _controller_properties(args).get("security.protocol", "PLAINTEXT").upper()
+        key = f"{FOR_CONTROLLERS}security.protocol"
+        if wanted is not None and wanted != used:
+            todo = f"it speaks {wanted}, and this command spoke {used}: set {key}={wanted}"
+        elif used == "PLAINTEXT":
+            todo = f"if it is secured, set {key} to its protocol"
+        else:
+            kind = "ssl." if used == "SSL" else "sasl. and ssl." if used == "SASL_SSL" else "sasl."
+            todo = f"the command spoke {used}: check the keys that begin with {FOR_CONTROLLERS}{kind}"
+        known[address] = (
+            f"This is the controllers' listener {listener} at {address}; {todo} in the --command-config file (docs/security.md)"
+        )
+    return known[address]
+
+
+def _protocol_of(client: Client, listener: str) -> str | None:
+    """Look up the security protocol of a listener in the configuration of a broker; None if it is unknown."""
+    from odradek.client.admin import ConfigResource, ResourceType
+    from odradek.client.errors import ClientError
+    from odradek.wire.errors import KafkaError
+
+    key = "listener.security.protocol.map"
+    try:
+        brokers = client.admin.describe_cluster(timeout=LOOK_SECONDS_MAX).brokers
+        resources = [ConfigResource(ResourceType.BROKER, str(each.node_id)) for each in brokers[:1]]
+        described = client.admin.describe_configs(resources, [key], timeout=LOOK_SECONDS_MAX)
+    except (KafkaError, ClientError):
+        return None
+    text = "".join(entry.value or "" for each in described for entry in each.entries)
+    protocols = dict(pair.strip().split(":", 1) for pair in text.split(",") if ":" in pair)
+    found = protocols.get(listener)
+    return None if found is None else found.strip().upper()
 
 
 @contextmanager
@@ -244,6 +296,7 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
     )
     from odradek.wire.errors import KafkaError
 
+    notes: Sequence[str] = getattr(error, "__notes__", ())
     match error:
         case KafkaError():
             return kafka_failure(error, changes=changes)
@@ -253,6 +306,8 @@ def call_failure(error: Exception, *, changes: bool = False) -> CliError:
                 "the --command-config file (for the controllers' listener "
                 "odradek.controller.ssl.keystore.location)"
             )
+        case _ if notes:
+            return CliError(f"{error}. {' '.join(dict.fromkeys(notes))}")
         case BrokerUnavailable():
             return CliError(
                 f"{error}. Is a node running there? --bootstrap-server or ODRADEK_BOOTSTRAP names the address"

@@ -15,6 +15,8 @@ from typing import Any, NoReturn, TypeAlias
 
 from odradek.cli.failure import USAGE
 from odradek.cli.streams.standard_streams import complain
+from odradek.cli.streams.suggestions import did_you_mean
+from odradek.cli.streams.watching import WATCH_SECONDS, watching
 
 __all__ = [
     "Groups",
@@ -28,6 +30,7 @@ __all__ = [
     "id_number",
     "key_value",
     "natural",
+    "option_hint",
     "port",
     "positive",
     "replicas",
@@ -73,6 +76,19 @@ class Parser(argparse.ArgumentParser):
             arg_string = text
         return super()._get_value(action, arg_string)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is not among the choices, with the most similar choice."""
+        choices = action.choices
+        if choices is None or value in choices:
+            return
+        names = [str(choice) for choice in choices]
+        hint = did_you_mean(str(value), names, most=1)
+        if isinstance(action, argparse._SubParsersAction):
+            raise argparse.ArgumentError(None, f"unknown command {_shown_word(value)}{hint}")
+        raise argparse.ArgumentError(
+            action, f"invalid choice: {_shown(str(value))} (choose from {', '.join(map(repr, names))}){hint}"
+        )
+
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write the help to the stream. (argparse ignores errors of the stream; here they are raised.)"""
         (file or sys.stderr).write(message)
@@ -82,7 +98,9 @@ class Parser(argparse.ArgumentParser):
         if message.startswith(_REQUIRED):
             message = f"{message.removeprefix(_REQUIRED)} is missing"
         text = " ".join(message.split())
-        complain(f"{text}: `{self.prog} --help` shows the options")
+        link = "" if text.endswith("?") else ":"
+        what = "commands" if self._subparsers is not None else "options"
+        complain(f"{text}{link} `{self.prog} --help` shows the {what}")
         self.exit(USAGE)
 
 
@@ -114,14 +132,37 @@ def called_here(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
     return name if name in known else ""
 
 
+def option_hint(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
+    """Make the end of the message about an unknown word: this command's name for it, or the most similar option."""
+    name = called_here(parser, unknown)
+    if name:
+        return f"; the right name is {name}"
+    word = unknown[0].partition("=")[0]
+    options = [text for action in parser._actions for text in action.option_strings if text[:2] == "--"]
+    return did_you_mean(word, options, most=1) if word.startswith("--") else ""
+
+
 def add_command(
-    groups: Groups, name: str, run: Leaf, summary: str, **options: Any
+    groups: Groups, name: str, run: Leaf, summary: str, *, watch: bool = False, **options: Any
 ) -> argparse.ArgumentParser:
-    """Add a command to the group. `run` is called with the parsed arguments; every command has --json."""
+    """Add a command to the group. `run` is called with the parsed arguments; every command has --json.
+
+    With `watch`, the command only shows something, and gets the option --watch.
+    """
     parser = groups.add_parser(
         name, help=summary, description=summary[0].upper() + summary[1:] + ".", allow_abbrev=False, **options
     )
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+    if watch:
+        parser.add_argument(
+            "--watch",
+            type=seconds,
+            nargs="?",
+            const=WATCH_SECONDS,
+            metavar="SECONDS",
+            help=f"show it again and again, this many seconds apart (default: {WATCH_SECONDS:g}), until Ctrl-C",
+        )
+        run = watching(run)
     parser.set_defaults(run=run, parser=parser)
     return parser
 
@@ -241,6 +282,11 @@ def decimal(text: str) -> float:
 def _shown(text: str) -> str:
     """Return the argument for an error message, shortened to one line."""
     return repr(text if len(text) <= 100 else f"{text[:100]}...")
+
+
+def _shown_word(text: str) -> str:
+    """Return a word for an error message: plain if it is one printable word, else as `_shown` does."""
+    return text if text.isprintable() and text.split() == [text] and len(text) <= 100 else _shown(text)
 
 
 def key_value(text: str) -> tuple[str, str]:

@@ -260,7 +260,7 @@ class BrokerLifecycle:
         """
         clock = self._broker.clock
         patience = clock.monotonic() + RIVAL_SEEN_SECONDS_MAX
-        while (own := self._registration()) is not None and own.epoch <= self.broker_epoch:
+        while (own := self.registration) is not None and own.epoch <= self.broker_epoch:
             if clock.monotonic() >= patience:
                 return
             await clock.sleep_until(clock.monotonic() + CATCH_UP_SECONDS)
@@ -279,7 +279,7 @@ class BrokerLifecycle:
 
     def _was_unregistered(self) -> bool:
         """True if the metadata show that this broker's registration was removed after it was made."""
-        return self._registration() is None and self._broker.image.offset >= self.broker_epoch >= 0
+        return self.registration is None and self._broker.image.offset >= self.broker_epoch >= 0
 
     async def _stay_away(self) -> None:
         """Wait until the node is stopped, because a broker that an operator has unregistered stays out of the
@@ -294,7 +294,9 @@ class BrokerLifecycle:
             await self._pause(self._interval_seconds)
         self.may_shut_down.set()
 
-    def _registration(self) -> BrokerImage | None:
+    @property
+    def registration(self) -> BrokerImage | None:
+        """This broker in the metadata; None before it is registered, and after its removal."""
         return self._broker.image.brokers.get(self._broker.settings.node_id)
 
     def metadata_applied(self) -> None:
@@ -304,7 +306,7 @@ class BrokerLifecycle:
         The broker does not wait for the answer to its heartbeat, because the controller that unfenced the
         broker may hang by now.
         """
-        own = self._registration()
+        own = self.registration
         if own is not None and own.epoch == self.broker_epoch:
             self._broker.release_leadership()
             if not self.is_unfenced.is_set() and not own.fenced:

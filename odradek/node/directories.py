@@ -31,7 +31,7 @@ from odradek.metadata_quorum.replica.meta_properties import (
 from odradek.metadata_quorum.replica.storage_format import StorageError, adopt_directory
 from odradek.named_states import reached
 from odradek.node.configuration.node_config import NodeConfig
-from odradek.node.configuration.own_keys import ADOPT_BLANK_DISKS, RESERVE_BYTES
+from odradek.node.configuration.own_keys import ADOPT_BLANK_DISKS, RESERVE_BYTES, UNSYNCED_BYTES
 from odradek.serving.node_env import NodeEnv
 from odradek.wire.topic_partition import TopicPartition
 
@@ -170,6 +170,7 @@ class Directories:
             on_answer=self._on_answer,
             buggify=env.buggify,
             reserve_bytes=self._config.get_int(RESERVE_BYTES),
+            unsynced_bytes_max=self._config.get_int(UNSYNCED_BYTES),
             agreed_clock=env.agreed_clock,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -31,7 +32,8 @@ from odradek.node.node import HostProcess, Node, NodeCannotStart, NodeCannotStar
 from odradek.node.real_node_env import RealNodeEnv
 from odradek.node.run_node import run_node
 from odradek.node.secret_files import chmod_remedy, node_directories, open_secrets, open_to_everybody
-from odradek.node.signals import StopSignals
+from odradek.node.supervision.service_manager import ServiceManager
+from odradek.node.supervision.signals import StopSignals
 
 PLAINTEXT = "PLAINTEXT"
 SWITCH_SECONDS = 0.0005
@@ -148,11 +150,13 @@ async def _serve(
         log.warning("directory.open_to_everybody", paths=",".join(exposed), remedy=chmod_remedy(exposed))
     stop = env.event()
 
+    manager = ServiceManager(os.environ, log)
     collections = Collections()
     collections.begin_start()
 
     def on_started(facts: Mapping[str, Any]) -> None:
         collections.begin_service()
+        manager.send("READY=1")
         if started is not None:
             started(facts)
 
@@ -161,6 +165,7 @@ async def _serve(
     def on_made(node: Node) -> None:
         def stop_node(signal_name: str) -> None:
             log.info("node.stopping", signal=signal_name)
+            manager.send("STOPPING=1")
             stop.set()
 
         def notify(signal_name: str) -> None:
@@ -169,17 +174,13 @@ async def _serve(
 
         signals.attach(notify, lambda: node.is_starting)
 
-    await run_node(
-        config,
-        env,
-        made=on_made,
-        started=on_started,
-        stop=stop,
-        log=log,
-        process=HostProcess(
-            levels, descriptors_max, World(open_tls, fetch_document, open_tokens), signals.leave_behind
-        ),
+    process = HostProcess(
+        levels, descriptors_max, World(open_tls, fetch_document, open_tokens), signals.leave_behind
     )
+    async with trio.open_nursery() as tasks:
+        tasks.start_soon(manager.feed_watchdog, env.clock)
+        await run_node(config, env, made=on_made, started=on_started, stop=stop, log=log, process=process)
+        tasks.cancel_scope.cancel()
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:

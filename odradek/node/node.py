@@ -53,9 +53,16 @@ from odradek.node.controller_lifecycle import register_controller
 from odradek.node.directories import Directories, NodeCannotStart, NodeCannotStartYet
 from odradek.node.entrances import Entrances, World
 from odradek.node.listeners_charging import ListenersCharging
-from odradek.node.metrics.metrics_page import LoopLateness, MetricsSources, metrics_page
-from odradek.node.metrics.metrics_server import MetricsServer, watch_loop
-from odradek.node.metrics.page_guard import page_guard
+from odradek.node.metrics.groups.group_lag import GroupLag
+from odradek.node.metrics.groups.remote_ends import RemoteEnds
+from odradek.node.metrics.image_figures import ImageCounter
+from odradek.node.metrics.kafka_names import KafkaMemory
+from odradek.node.metrics.metrics_page import MetricsSources, rendered
+from odradek.node.metrics.page.loop_lateness import LoopLateness, watch_loop
+from odradek.node.metrics.page.metrics_server import MetricsServer
+from odradek.node.metrics.page.page_guard import page_guard
+from odradek.node.metrics.page.page_maker import PageMaker
+from odradek.node.metrics.page.readiness import unready_reason
 from odradek.node.quorum_start import check_refusals, log_role, what_is_missing
 from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.security.acls.authorizer import Authorizer
@@ -557,6 +564,15 @@ class Node:
                 f"cannot listen on {host or '*'}:{port} for metrics: {error.strerror or error}"
             ) from error
         assert self._channel is not None
+        broker = self._broker
+        lag = None if broker is None else GroupLag(broker)
+        ends = None if broker is None or lag is None else RemoteEnds(broker, lag)
+        pages = PageMaker(
+            env,
+            self._log,
+            lambda form: rendered(sources, form),
+            None if ends is None else ends.refresh,
+        )
         sources = MetricsSources(
             version=odradek.__version__,
             node_id=self._config.node_id,
@@ -565,12 +581,16 @@ class Node:
             started_at=self._created_at,
             services=self._services,
             servers=self._servers,
-            broker=self._broker,
+            broker=broker,
             controller=metadata,
             channel=self._channel,
             lateness=LoopLateness(),
+            costs=pages.costs,
             auditing=self._auditing,
             entrances=self._entrances,
+            counter=ImageCounter(self._config.node_id),
+            lag=lag,
+            kafka=KafkaMemory(),
             has_names=settings.has_names,
         )
         metrics = self._metrics = MetricsServer(
@@ -578,7 +598,8 @@ class Node:
             clock=env.clock,
             tasks=self._tasks,
             log=self._log,
-            render=lambda: metrics_page(sources),
+            pages=pages,
+            unready=lambda: unready_reason(metadata, self._lifecycle, is_starting=self._is_starting),
             guard=page_guard(env, settings, self._entrances, self._authorizer, self._auditing.auditor),
         )
         self._tasks.start_soon(metrics.accept_loop)

@@ -342,7 +342,7 @@ class Narrator:
                     f"waits for {_numbers(waited)} no longer: its log is gone; an operator has to choose a leader",
                 )
             return
-        in_sync = f"in sync: {_numbers(sorted(new.isr))}" if new.isr else "none in sync"
+        in_sync = self._in_sync(new)
         if new.leader == _NO_LEADER:
             reason = self._state_of(old.leader)
             waits = new.elr or new.last_known_elr
@@ -352,8 +352,9 @@ class Narrator:
         if old.leader == _NO_LEADER:
             text = f"is led again, by {new.leader} (it had no leader for {_span(time_ms - old.led_since_ms)}), {in_sync}"
         else:
-            text = f"is led by {new.leader} instead of {old.leader}, {in_sync}: {self._why(old, new)}"
-            text = text.removesuffix(": ")
+            why = self._why(old, new)
+            reason = f", because {why}" if why else ""
+            text = f"is led by {new.leader} instead of {old.leader}{reason} ({in_sync})"
         # After an unclean election only the leader is in sync. This may also be so after the last step of a move, but
         # then the leader was in `adding`.
         if new.leader not in (*old.isr, *old.elr, *old.adding) and new.isr == (new.leader,):
@@ -364,6 +365,19 @@ class Narrator:
             else:
                 text += "; it was not in sync: records may be lost"
         yield "leader", text
+
+    def _in_sync(self, partition: _Partition) -> str:
+        """List the replicas in sync. Those on brokers that are leaving stand apart, since the list loses them soon."""
+        leaving = [
+            node
+            for node in sorted(partition.isr)
+            if node != partition.leader and node in self._brokers and self._state_of(node) is not None
+        ]
+        staying = [node for node in sorted(partition.isr) if node not in leaving]
+        if not partition.isr:
+            return "none in sync"
+        also = f", still listed: {_numbers(leaving)}" if leaving else ""
+        return f"in sync: {_numbers(staying)}{also}"
 
     def _why(self, old: _Partition, new: _Partition) -> str:
         state = self._state_of(old.leader)

@@ -71,6 +71,8 @@ class CompiledPattern(Protocol):
 
     def fullmatch(self, text: str, /) -> object | None: ...
 
+    def search(self, text: str, /) -> object | None: ...
+
 
 def compile_pattern(pattern: str) -> CompiledPattern:
     """Return the compiled pattern of `re2`. The caller must call `forget_compiled` after its last use.

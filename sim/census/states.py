@@ -232,6 +232,7 @@ STATES: Mapping[str, str] = {
     "log.duplicate_recognized": "A producer sends a batch that is already in the log.",
     "log.header_doubted": "The header of a client's batch disagrees with its size.",
     "log.append_met_a_bug": "An exception interrupts an append after its write.",
+    "log.unsynced_bytes_bounded": "The logs of a disk have more unsynced bytes than permitted, so some are flushed.",
     "log.flush_after_close_dropped": "A flush begins when the log is closed.",
     "log.flush_overtaken": "A flush fails because the log was closed or truncated during the flush.",
     "log.removed_before_roll": "Retention needs a new segment, and the disk is full.",

@@ -246,6 +246,7 @@ UPKEEP_SETTINGS = {
     "log.index.interval.bytes": ("0", "4096"),
     "log.flush.offset.checkpoint.interval.ms": ("2000", "60000"),
     "log.cleaner.backoff.ms": ("1000", "15000"),
+    "odradek.flush.max.unsynced.bytes": ("2000", "1073741824"),
     "log.cleaner.min.cleanable.ratio": ("0.01", "0.5"),
 }
 """For each key, the values from which `Shape.with_upkeep` draws. With Kafka's defaults of minutes nothing would be due

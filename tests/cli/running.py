@@ -30,9 +30,9 @@ class Outcome:
     out: str
     err: str
 
-    def json(self) -> Any:
-        """Parse the single JSON document that the command printed. The command must have succeeded."""
-        assert self.code == 0, self.err
+    def json(self, code: int = 0) -> Any:
+        """Parse the single JSON document that the command printed. The command must have ended with this status."""
+        assert self.code == code, (self.code, self.err)
         return json.loads(self.out)
 
     def json_lines(self) -> list[Any]:

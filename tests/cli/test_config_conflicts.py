@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from odradek import Client
-from odradek.cli.config_conflicts import conflicts
+from odradek.cli.settings.config_conflicts import conflicts
 from odradek.client.admin import NewTopic
 from tests.cli.running import odradek_here
 from tests.node_process import RunningNode

@@ -203,7 +203,7 @@ def test_a_retired_disk_is_released(host: Host) -> None:
     assert f'odradek_directory_offline{{directory="{path}"}} 0' in page, (
         "a released directory must not count as offline"
     )
-    assert f'odradek_directory_hours_left{{directory="{path}"}} -1' in page
+    assert f'odradek_directory_time_left_seconds{{directory="{path}"}} -1' in page
     opened = [link.readlink() for link in Path(f"/proc/{host.pid}/fd").iterdir() if link.is_symlink()]
     assert not [each for each in opened if each.is_relative_to(path)]
     assert "may be pulled" in host.run("disk", "retire", f"1:{path}").out, (

@@ -48,7 +48,7 @@ def test_no_lag_and_no_commit_are_no_trend() -> None:
 
 
 def test_a_group_is_watched(node: RunningNode, fresh_topic: Callable[[str], str]) -> None:
-    """`group describe --watch` measures twice and reports the lag in records and in time, with its trend."""
+    """`group describe --trend` measures twice and reports the lag in records and in time, with its trend."""
     topic = fresh_topic("watched")
     odradek_here("topic", "create", topic, "--partitions", "1", bootstrap=node.bootstrap)
     with Producer(bootstrap_servers=node.bootstrap) as producer:
@@ -57,12 +57,12 @@ def test_a_group_is_watched(node: RunningNode, fresh_topic: Callable[[str], str]
         producer.flush()
     with Consumer(bootstrap_servers=node.bootstrap, group_id=topic) as consumer:
         consumer.commit({TopicPartition(topic, 0): 10})
-    words = ("group", "describe", topic, "--watch", "50ms")
+    words = ("group", "describe", topic, "--trend", "50ms")
     (found,) = odradek_here(*words, "--json", bootstrap=node.bootstrap).json()["groups"]
     assert (found["lag"], found["behind_ms"] >= 0) == (RECORDS - 10, True)
     assert found["trend"]["measured_ms"] >= 50
     assert (found["trend"]["read_per_second"], found["trend"]["zero_in_ms"]) == (0, None)
     shown = odradek_here(*words, bootstrap=node.bootstrap)
     assert "trend        stays; 0 records/s read, 0 records/s written" in shown.out
-    refused = odradek_here("group", "describe", topic, "--watch", "0s", bootstrap=node.bootstrap)
+    refused = odradek_here("group", "describe", topic, "--trend", "0s", bootstrap=node.bootstrap)
     assert (refused.code, "too short" in refused.err) == (2, True)

@@ -6,6 +6,7 @@ import errno
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from odradek.node.metrics.hosted_figures import at_once, count_hosted
 from odradek.node.metrics.metrics_text import MetricsText
 from odradek.node.metrics.replication_metrics import replication_metrics
 from odradek.wire.messages.alter_partition_reassignments import (
@@ -19,7 +20,8 @@ from tests.cluster.disks.test_troubled_disks import Troubled
 def figures(case: Troubled, node_id: int) -> dict[str, float]:
     """Read a node's metrics by name. A metric with the label `leader` gets the key `name/leader`."""
     page = MetricsText()
-    replication_metrics(page, case.broker(node_id))
+    broker = case.broker(node_id)
+    replication_metrics(page, broker, at_once(count_hosted(broker)))
     return {
         "/".join((sample.name.removeprefix("odradek_"), *sample.labels.values())): sample.value
         for family in text_string_to_metric_families(page.render().decode())

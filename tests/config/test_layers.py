@@ -257,6 +257,7 @@ OURS = {
     "GroupSettings.consumer_members_per_partition_max": "a key of ours",
     "BrokerSettings.scrub_interval_ms": "a key of ours",
     "UpkeepContext.reserve_bytes": "a key of ours",
+    "UpkeepContext.unsynced_bytes_max": "a key of ours",
     "UpkeepContext.flush_cycle_ms": "ours",
     "UpkeepContext.space_interval_ms": "ours",
     "UpkeepContext.index_idle_ms": "ours",

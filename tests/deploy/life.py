@@ -102,6 +102,8 @@ class Life:
             command = f"{_ODRADEK} cluster status --json --timeout 10 --bootstrap-server {own}"
             if self.secured:
                 command += " --command-config /etc/odradek/operator.properties"
+            # Status 3 is an answer: the cluster has a problem.
+            command += " || [ $? = 3 ]"
             answer = self.hosts.ssh(name, command, check=False)
             if answer is not None:
                 found: dict[str, Any] = json.loads(answer)

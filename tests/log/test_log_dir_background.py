@@ -62,6 +62,31 @@ def test_flush_ms_is_kept_and_everything_is_flushed_in_turn() -> None:
     assert node.log_dir.background.flush_count == before + 20
 
 
+def test_unsynced_bytes_are_bounded() -> None:
+    """When all logs together have more unsynced bytes than permitted, those with the most are flushed, until half of the
+    limit is left."""
+    node = Node()
+    node.disk.crash("all")
+    node.start(unsynced_bytes_max=10 * SIZE)
+    small, large = node.log("t", 0), node.log("t", 1)
+    fill(small, 3)
+    fill(large, 7)
+    node.look(1_000)
+    assert (small.recovery_point, large.recovery_point) == (0, 0)
+    assert (small.unsynced_bytes, large.unsynced_bytes) == (3 * SIZE, 7 * SIZE)
+    fill(large, 1)
+    node.look(1_000)
+    assert (small.recovery_point, large.recovery_point) == (0, 8)
+    assert large.unsynced_bytes == 0
+    fill(large, 2)
+    assert large.unsynced_bytes == 2 * SIZE
+    node.disk.crash("all")
+    node.start(unsynced_bytes_max=-1)
+    fill(node.log("t", 2), 50)
+    node.look(1_000)
+    assert node.log("t", 2).recovery_point == 0
+
+
 def test_checkpoints_are_written_when_due() -> None:
     """Checkpoints are written when due: high watermarks every 5 s, recovery points and log starts every minute.
 

@@ -11,6 +11,8 @@ from odradek.metadata_quorum.image.metadata_image import (
     TopicImage,
 )
 from odradek.node.metrics.controller_metrics import ClusterFigures, cluster_figures
+from odradek.node.metrics.hosted_figures import at_once
+from odradek.node.metrics.image_figures import ImageCounter, ImageFigures
 from odradek.serving.layered_map import LayeredMap
 from sim.machine.world import World
 from testkit.lone_node import create_topic
@@ -31,9 +33,14 @@ def test_the_figures_of_a_cluster() -> None:
     }
     topics = LayeredMap({"t": TopicImage("t", bytes(16), partitions)})
     brokers = {1: broker(1), 2: broker(2, stopping=True), 3: broker(3, fenced=True)}
-    figures = cluster_figures(MetadataImage(topics=topics, brokers=brokers))
-    assert figures == ClusterFigures(2, 1, 1, 3, 1, 2)
-    assert cluster_figures(MetadataImage()) == ClusterFigures()
+    image, counter = MetadataImage(topics=topics, brokers=brokers), ImageCounter(2)
+    counted = at_once(counter.count(image))
+    assert cluster_figures(image, counted) == ClusterFigures(2, 1, 1, 3, 1, 2)
+    assert counted.placed == 3
+    changed = LayeredMap({"t": TopicImage("t", bytes(16), {0: partitions[0]}), "u": topics["t"]})
+    assert at_once(counter.count(MetadataImage(topics=changed))) == ImageFigures(4, 1, 2, 4)
+    nothing = MetadataImage()
+    assert cluster_figures(nothing, at_once(counter.count(nothing))) == ClusterFigures()
 
 
 def test_the_active_controller_tells_of_the_cluster() -> None:

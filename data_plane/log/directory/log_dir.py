@@ -645,8 +645,14 @@ class LogDir:
         """The hours until only the reserve is left; None if the disk is out of service or does not fill up."""
         return None if self.offline_reason is not None else self.room.hours_left
 
-    def statistics(self) -> dict[str, Any]:
-        """Return figures for the console and the metrics."""
+    def size_bytes(self) -> int:
+        """Add up the bytes of the segments of all logs."""
+        return sum(log.size_bytes for log in self.logs.values())
+
+    def statistics(self, size_bytes: int | None = None) -> dict[str, Any]:
+        """Return figures for the console and the metrics. A caller that has just added up the sizes of all logs names
+        the sum, so that it is not computed again.
+        """
         hours = self.hours_left
         return {
             "path": self.path,
@@ -655,7 +661,7 @@ class LogDir:
             "is_stalled": self.is_stalled,
             "trouble": None if self.trouble is None else self.trouble.value,
             "logs": len(self.logs),
-            "size_bytes": sum(log.size_bytes for log in self.logs.values()),
+            "size_bytes": self.size_bytes() if size_bytes is None else size_bytes,
             "total_bytes": self.space.total_bytes,
             "free_bytes": self.space.free_bytes,
             "reserve_bytes": self.room.reserve_bytes,

@@ -72,6 +72,10 @@ class UpkeepContext:
     """The time in milliseconds in which every log with unsynced data is flushed once, so that recovery stays
     short.
     """
+    unsynced_bytes_max: int = 1 << 30
+    """The most bytes that the last segments of all logs together leave unsynced for longer than a second (-1: no
+    limit). After a crash, recovery reads these bytes again.
+    """
     space_interval_ms: int = 10_000
     """The interval in milliseconds at which the device's free space is measured."""
     reserve_bytes: int = -1
@@ -278,14 +282,37 @@ class Background:
             if now_ms - due.durability.last_flush_ms >= cycle_ms * 3 // 4:
                 await self._flush_log(due, now_ms)
 
+        await self._bound_unsynced(now_ms)
+
+    async def _bound_unsynced(self, now_ms: int) -> None:
+        """Flush the logs with the most unsynced bytes, if all logs together have too many, until half are left."""
+        log_dir = self._log_dir
+        limit = log_dir.context.unsynced_bytes_max
+        if limit < 0:
+            return
+        unsynced = [(log.unsynced_bytes, key) for key, log in log_dir.logs.items() if log.has_unsynced]
+        total = sum(size for size, _ in unsynced)
+        if total <= limit:
+            return
+        reached("log.unsynced_bytes_bounded")
+        for size, key in sorted(unsynced, reverse=True):
+            log = log_dir.logs.get(key)
+            if log is not None and log.has_unsynced:
+                await self._flush_log(log, now_ms)
+            total -= size
+            if total <= limit // 2:
+                break
+
     async def _flush_log(self, log: PartitionLog, now_ms: int) -> None:
         log.durability.note_flush(now_ms)
+        last = log.active.base_offset, log.active.size
         self.flush_count += 1
         clock = self._log_dir.context.clock
         began_at = clock.monotonic()
         try:
             await self._log_dir.workers.run(log.flush)
             self._log_dir.note_sync(clock.monotonic() - began_at)
+            log.durability.note_synced(last)
             log.durability.check_end(log.log_end_offset)
         except DiskRefused as error:
             if error.operation == "sync":

@@ -28,6 +28,7 @@ class Durability:
         "_durable",
         "_home",
         "_is_cutting",
+        "_synced_segment",
         "_truncated_to",
         "is_unsaved",
         "last_flush_ms",
@@ -49,6 +50,8 @@ class Durability:
         truncation came after the flush.
         """
         self.last_flush_ms = 0
+        self._synced_segment = _NOTHING
+        """What the last flush has synced of the segment that was the last one then: (base offset, bytes)."""
 
     @property
     def recovery_point(self) -> int:
@@ -59,12 +62,24 @@ class Durability:
         """Record that a flush begins. `now_ms` is the present time by the caller's clock, in milliseconds."""
         self.last_flush_ms = now_ms
 
+    def note_synced(self, segment: tuple[int, int]) -> None:
+        """Record that a flush has ended. `segment` is the base offset of the log's last segment, and its bytes when the
+        flush began.
+        """
+        self._synced_segment = segment
+
+    def unsynced_bytes(self, base_offset: int, size_bytes: int) -> int:
+        """Return how many bytes of the log's last segment no flush has synced. It has this base offset and size."""
+        synced_base, synced_bytes = self._synced_segment
+        return max(0, size_bytes - synced_bytes) if synced_base == base_offset else size_bytes
+
     def begin_cut(self, offset: int) -> None:
         """Called before a truncation removes anything. Lowers the recovery point to `offset` if it is higher.
         The result of a flush that is running no longer counts.
         """
         recovery_point = self.recovery_point
         self._truncated_to = min(offset, recovery_point)
+        self._synced_segment = _NOTHING
         self._is_cutting = True
         self._outdate()
         self.is_unsaved = self.is_unsaved or offset < recovery_point

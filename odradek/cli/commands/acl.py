@@ -33,7 +33,7 @@ def register(groups: Groups) -> None:
     commands = groups.add_parser("acl", help="list, add, remove, check rights").add_subparsers(
         metavar="COMMAND", required=True
     )
-    listing = add_command(commands, "list", _list, "list the ACL rules that fit the options")
+    listing = add_command(commands, "list", _list, "list the ACL rules that fit the options", watch=True)
     _add_rule_options(listing)
     add_connection_options(listing)
     add = add_command(commands, "add", _add, "add ACL rules that allow or deny operations")

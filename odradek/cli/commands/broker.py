@@ -29,7 +29,9 @@ def register(groups: Groups) -> None:
         metavar="COMMAND", required=True
     )
     add_connection_options(
-        add_command(commands, "list", _list, "list all brokers with their load, also those that are down")
+        add_command(
+            commands, "list", _list, "list all brokers with their load, also those that are down", watch=True
+        )
     )
 
     add = add_command(commands, "add", _add, "wait for a new broker and give it its share of the partitions")

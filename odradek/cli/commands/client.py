@@ -24,7 +24,9 @@ def register(groups: Groups) -> None:
     commands = groups.add_parser("client", help="list clients, describe what they push").add_subparsers(
         metavar="COMMAND", required=True
     )
-    listing = add_command(commands, "list", _list, "list the clients that brokers know by their telemetry")
+    listing = add_command(
+        commands, "list", _list, "list the clients that brokers know by their telemetry", watch=True
+    )
     add_connection_options(listing)
     describe = add_command(commands, "describe", _describe, "show the metrics that a client has pushed")
     describe.add_argument("client_id", metavar="CLIENT_ID", help="the client id, as the client has set it")

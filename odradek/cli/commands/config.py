@@ -9,6 +9,7 @@ from odradek.cli.connecting import call_failure, changing, connected
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import YELLOW, paint, print_json, print_table, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value
+from odradek.cli.settings.config_changes import change_config, changes_of
 
 if TYPE_CHECKING:
     from odradek.client.admin import ConfigEntry, ConfigResource
@@ -143,27 +144,15 @@ def _get(args: argparse.Namespace) -> int:
 
 
 def _set(args: argparse.Namespace) -> int:
-    from odradek.client.admin import AlterConfig, ConfigOperation
-
-    changes = [AlterConfig(key, value) for key, value in args.changes]
-    changes += [AlterConfig(key, operation=ConfigOperation.DELETE) for key in args.unset]
-    changes += [AlterConfig(key, value, ConfigOperation.APPEND) for key, value in args.append]
-    changes += [AlterConfig(key, value, ConfigOperation.SUBTRACT) for key, value in args.subtract]
+    changes = changes_of(args.changes, args.unset, args.append, args.subtract)
     if not changes:
         raise CliError(
             "no change was given: give KEY=VALUE, --unset KEY, --append or --subtract KEY=VALUE", USAGE
         )
     keys = [change.name for change in changes]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
-    if twice is not None:
-        raise CliError(f"the key {twice} is given more than once: give one change for each key", USAGE)
     resource = _resource(args)
     with connected(args) as client, changing(not args.validate_only):
-        ((_, error),) = client.admin.incremental_alter_configs(
-            {resource: changes}, validate_only=args.validate_only
-        )
-    if error is not None:
-        raise call_failure(error, changes=not args.validate_only)
+        change_config(client, resource, changes, validate_only=args.validate_only)
     if args.json:
         print_json({"kind": args.kind, "name": args.name, "changed": [] if args.validate_only else keys})
     else:
@@ -190,7 +179,7 @@ def _fights(client: Client, topic: str, entries: list[ConfigEntry]) -> list[tupl
     """Find the configuration keys of a topic that conflict with each other. Return the effect of the conflict
     for each key.
     """
-    from odradek.cli.config_conflicts import conflicts
+    from odradek.cli.settings.config_conflicts import conflicts
     from odradek.client.admin import ConfigSource
 
     (known,) = client.admin.describe_topics([topic])

@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING, Any
 from odradek.cli.connecting import bootstrap_of, connected, keys_judged, security_properties
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import Progress, counted
-from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number, natural, positive
+from odradek.cli.parsing import (
+    Groups,
+    add_command,
+    add_connection_options,
+    id_number,
+    key_value,
+    natural,
+    positive,
+)
 from odradek.cli.streams.ending import Ended, Ending
 from odradek.cli.streams.handed_over import HandedOver
+from odradek.cli.streams.record_filter import filter_of, pattern
 from odradek.cli.streams.record_format import json_line, key_and_value, template
 from odradek.cli.streams.record_output import RecordOutput
 from odradek.cli.streams.standard_streams import complain, is_closed
@@ -71,7 +80,7 @@ def register(groups: Groups) -> None:
         const=("earliest", 0),
         help="read from the beginning, like --from earliest",
     )
-    parser.add_argument("--max-messages", type=positive, metavar="N", help="stop after this many records")
+    _add_filters(parser)
     follow = "wait for new records (default: stop at the present end of the topic)"
     parser.add_argument("--follow", action="store_true", help=follow)
     parser.add_argument(
@@ -95,6 +104,33 @@ def register(groups: Groups) -> None:
         r"%%o offset, %%T milliseconds, %%d date; \n, \t",
     )
     add_connection_options(parser)
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    """Add --limit, --key, --match and --header. A record is printed if all filters fit."""
+    parser.add_argument(
+        "--limit",
+        "--max-messages",
+        dest="max_messages",
+        type=positive,
+        metavar="N",
+        help="stop after this many records (of those that the filters let pass)",
+    )
+    parser.add_argument("--key", metavar="TEXT", help="print only records with exactly this key")
+    parser.add_argument(
+        "--match",
+        type=pattern,
+        metavar="REGEX",
+        help="print only records in whose value this regular expression (of RE2) is found",
+    )
+    parser.add_argument(
+        "--header",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="print only records with this header (repeat for more, which must all be there)",
+    )
 
 
 def _start(text: str) -> tuple[str, int]:
@@ -211,6 +247,7 @@ class _Printer:
         self.handed = HandedOver()
         self.progress = Progress("records read")
         self._render = render
+        self._fits = filter_of(args)
         self._output = output
         self._patience = None if args.follow else args.timeout
         self._quiet_since = time.monotonic()
@@ -225,7 +262,9 @@ class _Printer:
                 break
             # A plain tuple finds the same dictionary entry as a `TopicPartition`, at a quarter of the cost.
             key: Any = (record.topic, record.partition)
-            if ends is None or record.offset < ends.get(key, 0):
+            if (ends is None or record.offset < ends.get(key, 0)) and (
+                self._fits is None or self._fits(record)
+            ):
                 line = self._render(record)
                 if size + len(line) > self._output.bytes_per_write:
                     self._hand_over(lines, count)
@@ -265,7 +304,8 @@ def _open(args: argparse.Namespace, settings: Mapping[str, Any]) -> Iterator[Con
     """
     from odradek.client.shells.consumer import Consumer
 
-    limit = args.max_messages or _RECORDS_PER_POLL
+    # A filter drops most records, so that the number of those to print limits no poll.
+    limit = _RECORDS_PER_POLL if args.max_messages is None or filter_of(args) else args.max_messages
     # With `auto`, the member uses the protocol that the group already has. The file of --command-config may
     # set another protocol.
     defaults = {"group.protocol": "auto"} if args.group is not None else {}

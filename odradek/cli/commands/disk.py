@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from odradek.cli.clean_status import cleaning_document, uncleanable_texts
 from odradek.cli.connecting import call_failure, changing, connected
 from odradek.cli.failure import CliError
+from odradek.cli.health.troubles import disk_troubles, health_texts, retiring_directories, trouble_text
 from odradek.cli.log_dirs import add_broker_option, ask_log_dirs, look_seconds
 from odradek.cli.moves.disks import register_moves
-from odradek.cli.output import RED, bytes_text, counted, paint, print_json, print_table, say, span_text
+from odradek.cli.output import RED, bytes_text, counted, paint, print_json, print_table, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number
-from odradek.cli.troubles import disk_troubles, retiring_directories, trouble_text
 
 if TYPE_CHECKING:
     from odradek.client.admin import BrokerLogDirs, LogDirDescription
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-ALARM_SECONDS = 24 * 3600
-"""A disk gets a warning line if it will be full within this number of seconds, at the rate of the last hour."""
-
 
 def register(groups: Groups) -> None:
     """Add the command group `disk` to the parser of the command line."""
@@ -34,7 +31,7 @@ def register(groups: Groups) -> None:
         "disk", help="list, empty and balance the log directories of brokers"
     ).add_subparsers(metavar="COMMAND", required=True)
     register_moves(commands)
-    listing = add_command(commands, "list", _list, "list the log directories of the brokers")
+    listing = add_command(commands, "list", _list, "list the log directories of the brokers", watch=True)
     add_broker_option(listing)
     listing.add_argument(
         "--topics",
@@ -178,7 +175,7 @@ def _print_directories(
                 alarms.append(f"broker {broker.broker}: {each.path} is offline")
             elif trouble is not None:
                 alarms.append(trouble_text(broker.broker, trouble))
-            alarms += _health_alarms(broker.broker, each.path, each.health)
+            alarms += health_texts(broker.broker, each.path, each.health)
             alarms += uncleanable_texts(broker.broker, each)
     print_table(_HEAD, _by_broker(rows))
     for line in notes:
@@ -250,32 +247,6 @@ def _health_cells(health: DirectoryHealth | None) -> tuple[str | None, ...]:
         str(health.errors),
         f"{scrub}, {health.scrub_rotten} rotten" if health.scrub_rotten else scrub,
     )
-
-
-def _health_alarms(broker: int, path: str, health: DirectoryHealth | None) -> list[str]:
-    """Return a line for each problem of a disk: it will be full soon, it is slow, or logs on it fail their
-    checksums.
-    """
-    if health is None:
-        return []
-    alarms = []
-    if health.seconds_left is not None and health.seconds_left < ALARM_SECONDS and not health.is_short:
-        # Show at least a minute, because the measured rate is too rough for seconds.
-        left = span_text(max(1, health.seconds_left // 60) * 60_000)
-        alarms.append(f"broker {broker}: {path} will be full in {left} at the rate of the last hour")
-    if health.is_slow:
-        alarms.append(
-            f"broker {broker}: {path} is slow: a sync takes {health.sync_us / 1000:.0f} ms instead of "
-            f"{health.usual_sync_us / 1000:.1f} ms; `odradek disk demote {broker}:{path}` lets other "
-            "brokers lead"
-        )
-    if health.scrub_rotten:
-        found = counted(health.scrub_rotten, "rotten log")
-        alarms.append(
-            f"broker {broker}: the scrub has found {found} in {path}; the events `log.rotten` in the "
-            "broker's log name them"
-        )
-    return alarms
 
 
 def _trouble_of(path: str, troubles: Sequence[TroubledDirectory]) -> TroubledDirectory | None:

@@ -37,7 +37,7 @@ def register(groups: Groups) -> None:
     commands = groups.add_parser(
         "group", help="list, describe, reset, delete consumer groups"
     ).add_subparsers(metavar="COMMAND", required=True)
-    listing = add_command(commands, "list", _list, "list the groups")
+    listing = add_command(commands, "list", _list, "list the groups", watch=True)
     listing.add_argument(
         "--state",
         action="append",
@@ -54,11 +54,13 @@ def register(groups: Groups) -> None:
     )
     add_connection_options(listing)
 
-    describe = add_command(commands, "describe", _describe, "show a group's members and how far it has read")
+    describe = add_command(
+        commands, "describe", _describe, "show a group's members and how far it has read", watch=True
+    )
     describe.add_argument("groups", metavar="GROUP", nargs="+", help="a group to show")
     describe.add_argument(
-        "--watch",
-        type=_watch_span,
+        "--trend",
+        type=_trend_span,
         metavar="SPAN",
         help="measure the lag twice, this span apart (10s, 1m), and show its trend, and when it will be zero",
     )
@@ -113,7 +115,7 @@ def _add_destinations(where: argparse._MutuallyExclusiveGroup) -> None:
     )
 
 
-def _watch_span(text: str) -> int:
+def _trend_span(text: str) -> int:
     """Parse the time between two measurements of the lag, into milliseconds."""
     found = span(text)
     if found < 1:
@@ -160,9 +162,9 @@ def _describe(args: argparse.Namespace) -> int:
     with connected(args) as client:
         described = _look(client, args.groups)
         trends: list[LagTrend | None] = []
-        if args.watch is not None:
+        if args.trend is not None:
             first_at, first = time.monotonic(), described
-            time.sleep(args.watch / 1000)
+            time.sleep(args.trend / 1000)
             described = _look(client, args.groups)
             milliseconds = max(1, round((time.monotonic() - first_at) * 1000))
             trends = [
@@ -442,17 +444,18 @@ def _change(each: OffsetReset) -> str | None:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    with connected(args) as client, changing():
-        outcomes = client.admin.delete_groups(args.groups)
-    deleted = [group for group, error in outcomes if error is None]
-    if args.json:
-        print_json({"deleted": deleted})
-    else:
-        for group in deleted:
-            say(f"group {group} deleted")
-    failed = [(group, error) for group, error in outcomes if error is not None]
-    if failed:
-        raise failure_of_some(failed)
+    with connected(args) as client:
+        with changing():
+            outcomes = client.admin.delete_groups(args.groups)
+        deleted = [group for group, error in outcomes if error is None]
+        if args.json:
+            print_json({"deleted": deleted})
+        else:
+            for group in deleted:
+                say(f"group {group} deleted")
+        failed = [(group, error) for group, error in outcomes if error is not None]
+        if failed:
+            raise failure_of_some(failed)
     return 0
 
 

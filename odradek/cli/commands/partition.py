@@ -17,7 +17,8 @@ from odradek.cli.connecting import (
     say_if_past,
 )
 from odradek.cli.failure import USAGE, CliError
-from odradek.cli.leaderless import Leaderless, find_leaderless, print_leaderless
+from odradek.cli.health.leaderless import Leaderless, find_leaderless, print_leaderless
+from odradek.cli.health.troubles import min_insync_replicas
 from odradek.cli.moves.elect import elect_preferred, elect_uncleanly
 from odradek.cli.moves.plans import add_plan_options, carry_out, name_directories, topic_partitions
 from odradek.cli.output import (
@@ -30,7 +31,6 @@ from odradek.cli.output import (
     say,
 )
 from odradek.cli.parsing import Groups, add_command, add_connection_options, decimal, id_number
-from odradek.cli.troubles import min_insync_replicas
 
 if TYPE_CHECKING:
     from odradek.client.admin import ClusterSurvey
@@ -54,7 +54,9 @@ def register(groups: Groups) -> None:
 
 
 def _register_list(commands: Groups) -> None:
-    listing = add_command(commands, "list", _list, "list partitions with their leaders and replicas")
+    listing = add_command(
+        commands, "list", _list, "list partitions with their leaders and replicas", watch=True
+    )
     _add_topics(listing, "list only these topics, or these partitions of them (default: all)")
     listing.add_argument(
         "--broker", type=id_number, metavar="ID", help="list only partitions with a replica on this broker"

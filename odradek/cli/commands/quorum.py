@@ -34,6 +34,7 @@ def register(groups: Groups) -> None:
             "status",
             _status,
             "show the leader of the quorum, and how far the others have copied its log",
+            watch=True,
         )
     )
     add = add_command(

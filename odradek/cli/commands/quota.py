@@ -37,7 +37,7 @@ def register(groups: Groups) -> None:
     commands = groups.add_parser("quota", help="list, set, remove, explain quotas").add_subparsers(
         metavar="COMMAND", required=True
     )
-    listing = add_command(commands, "list", _list, "list the quotas of clients")
+    listing = add_command(commands, "list", _list, "list the quotas of clients", watch=True)
     _add_entity_options(listing)
     add_connection_options(listing)
     setting = add_command(commands, "set", _set, "set quotas of clients")

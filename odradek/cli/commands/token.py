@@ -42,7 +42,7 @@ def register(groups: Groups) -> None:
         metavar="COMMAND", required=True
     )
     _register_create(commands)
-    listing = add_command(commands, "list", _list, "list the tokens that you may see")
+    listing = add_command(commands, "list", _list, "list the tokens that you may see", watch=True)
     listing.add_argument(
         "--owner", action="append", metavar="USER", help="list only tokens of this owner (repeat for more)"
     )

@@ -87,7 +87,9 @@ def register(groups: Groups) -> None:
 
 
 def _register_list(commands: Groups) -> None:
-    listing = add_command(commands, "list", _list, "list the transactional ids of all coordinators")
+    listing = add_command(
+        commands, "list", _list, "list the transactional ids of all coordinators", watch=True
+    )
     listing.add_argument(
         "--state",
         action="append",

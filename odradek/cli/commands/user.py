@@ -30,7 +30,7 @@ def register(groups: Groups) -> None:
     commands = groups.add_parser("user", help="list, add, remove users, change passwords").add_subparsers(
         metavar="COMMAND", required=True
     )
-    listing = add_command(commands, "list", _list, "list users and their mechanisms")
+    listing = add_command(commands, "list", _list, "list users and their mechanisms", watch=True)
     listing.add_argument("users", nargs="*", metavar="USER", help="list only these users")
     add_connection_options(listing)
     add = add_command(commands, "add", _add, "add a user, or a further login mechanism of a user")

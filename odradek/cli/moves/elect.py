@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure, changing
 from odradek.cli.failure import CliError
-from odradek.cli.leaderless import Leaderless, find_leaderless, print_leaderless
+from odradek.cli.health.leaderless import Leaderless, find_leaderless, print_leaderless
 from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, say
 
 if TYPE_CHECKING:

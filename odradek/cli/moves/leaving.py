@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from odradek.cli.connecting import call_failure, changing
 from odradek.cli.failure import CliError
-from odradek.cli.leaderless import Leaderless, find_leaderless
+from odradek.cli.health.leaderless import Leaderless, find_leaderless
 from odradek.cli.moves.plans import refuse_too_full, topic_partitions
 from odradek.cli.output import RED, YELLOW, counted, paint, say
 

@@ -24,6 +24,9 @@ other brokers. `DISK_WRITE_WAIT` is the longest wait for one write in a node wit
 RESERVE_BYTES = "odradek.log.dir.reserve.bytes"
 """Our own key: the bytes of each disk that records must leave free; -1 means one percent of the disk, at most 1 GiB.
 """
+UNSYNCED_BYTES = "odradek.flush.max.unsynced.bytes"
+"""Our own key: the most bytes of each disk that the last segments of all logs may leave unsynced; -1 means any number.
+"""
 ADOPT_BLANK_DISKS = "odradek.log.dir.adopt.blank"
 """Our own key: with `true` a starting node formats each blank disk that has replaced another disk, and uses it."""
 SCRUB_INTERVAL = "odradek.scrub.interval.ms"
@@ -54,6 +57,7 @@ OWN_DEFS: dict[str, ConfigDef] = (
             (DISK_FULL, "long", "5000", "[1,...,9999999999]"),
             (DISK_WRITE_WAIT, "long", "1000", "[0,...,9999999999]"),
             (RESERVE_BYTES, "long", "-1", "[-1,...]"),
+            (UNSYNCED_BYTES, "long", "1073741824", "[-1,...]"),
             (ADOPT_BLANK_DISKS, "boolean", "false", ""),
             (SCRUB_INTERVAL, "long", "604800000", "[0,...]"),
             (CLEANER_THREADS_PER_DISK, "int", "1", "[1,...]"),

@@ -11,9 +11,11 @@ from typing import Protocol
 import attrs
 
 from odradek.metadata_quorum.controller.decision_figures import DecisionFigures
-from odradek.metadata_quorum.image.metadata_image import NO_LEADER, MetadataImage
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.image.unreadable_configs import MetadataErrors
 from odradek.metadata_quorum.replica.raft_quorum import RaftQuorum
+from odradek.node.metrics.hosted_figures import Slices
+from odradek.node.metrics.image_figures import ImageCounter, ImageFigures
 from odradek.node.metrics.metrics_text import MetricsText
 
 __all__ = ["ClusterFigures", "Metadata", "cluster_figures", "controller_metrics"]
@@ -53,26 +55,29 @@ class ClusterFigures:
     imbalanced_partitions: int = 0
 
 
-def cluster_figures(image: MetadataImage) -> ClusterFigures:
-    """Count the brokers, topics and partitions of an image. As in Kafka, brokers in controlled shutdown count as
-    active.
-    """
+def cluster_figures(image: MetadataImage, counted: ImageFigures) -> ClusterFigures:
+    """Count the brokers and topics of an image. As in Kafka, brokers in controlled shutdown count as active."""
     fenced = sum(broker.fenced for broker in image.brokers.values())
-    partitions = offline = imbalanced = 0
-    for topic in image.topics.values():
-        for partition in topic.partitions.values():
-            partitions += 1
-            offline += partition.leader == NO_LEADER
-            imbalanced += partition.leader != partition.replicas[0]
     return ClusterFigures(
-        len(image.brokers) - fenced, fenced, len(image.topics), partitions, offline, imbalanced
+        len(image.brokers) - fenced,
+        fenced,
+        len(image.topics),
+        counted.partitions,
+        counted.offline,
+        counted.imbalanced,
     )
 
 
-def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
+def controller_metrics(
+    page: MetricsText, metadata: Metadata, counter: ImageCounter
+) -> Slices[ClusterFigures]:
     """Add two groups of metrics to the page: the quorum as this node knows it, and the figures of the
-    cluster.
+    cluster. Returns the latter.
     """
+    figures = ClusterFigures()
+    if metadata.is_active:
+        image = metadata.committed_image
+        figures = cluster_figures(image, (yield from counter.count(image)))
     quorum = metadata.quorum
     page.gauge("odradek_quorum_epoch", "Epoch of the metadata quorum: it rises with every election.")
     page.one(quorum.leader_epoch)
@@ -105,7 +110,6 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
     )
     page.one(quorum.election_seconds)
     _decided(page, metadata.decided)
-    figures = cluster_figures(metadata.committed_image) if metadata.is_active else ClusterFigures()
     for number, name, described in (
         (figures.active_brokers, "brokers", "Registered brokers that are not fenced."),
         (figures.fenced_brokers, "fenced_brokers", "Registered brokers that are fenced."),
@@ -116,6 +120,7 @@ def controller_metrics(page: MetricsText, metadata: Metadata) -> None:
     ):  # fmt: skip
         page.gauge(f"odradek_cluster_{name}", f"{described} Reported by the active controller, else 0.")
         page.one(number)
+    return figures
 
 
 def _decided(page: MetricsText, decided: DecisionFigures) -> None:

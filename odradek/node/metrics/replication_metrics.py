@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from odradek.data_plane.broker import Broker
-from odradek.data_plane.replication.partition import Partition
+from odradek.node.metrics.hosted_figures import HostedFigures
 from odradek.node.metrics.metrics_text import MetricsText
 
 
-def replication_metrics(page: MetricsText, broker: Broker) -> None:
+def replication_metrics(page: MetricsText, broker: Broker, hosted: HostedFigures) -> None:
     """Add the replication figures of one broker to the page."""
-    led = [each for topic in broker.topics.values() for each in topic.partitions.values() if each.is_leader]
     page.gauge(
         "odradek_at_min_isr_partitions",
         "Led partitions that would refuse acks=all with one in-sync replica less.",
     )
-    page.one(sum(1 for each in led if len(each.isr_state.isr) == each.effective_min_isr))
+    page.one(hosted.at_min_isr)
     page.gauge("odradek_reassigning_partitions", "Led partitions whose replicas are being moved.")
-    page.one(sum(1 for each in led if _is_reassigning(each)))
+    page.one(hosted.reassigning)
     changes = broker.replication.isr_changes
     page.counter(
         "odradek_isr_shrinks_total",
@@ -48,8 +47,3 @@ def replication_metrics(page: MetricsText, broker: Broker) -> None:
     page.one(sum(fetcher.reassignment_bytes for fetcher in fetchers.values()))
     page.counter("odradek_reassignment_out_bytes_total", "Bytes sent to followers that a reassignment adds.")
     page.one(broker.replication.reassignment_bytes_out)
-
-
-def _is_reassigning(partition: Partition) -> bool:
-    image = partition.image
-    return image is not None and bool(image.adding_replicas or image.removing_replicas)

@@ -7,16 +7,20 @@ from odradek.node.metrics.metrics_text import MetricsText
 
 __all__ = ["security_metrics"]
 
+DAY_SECONDS = 86_400
+
 
 def security_metrics(page: MetricsText, entrances: Entrances) -> None:
     """Add the figures of all listeners that authenticate their clients to the page."""
     certificates = entrances.certificates.statistics()
     page.gauge(
-        "odradek_certificate_days_left", "Days until the first of the listener's own certificates expires."
+        "odradek_certificate_time_left_seconds",
+        "Seconds until the first of the listener's own certificates expires.",
     )
     for listener, figures in certificates.items():
         if "days_left" in figures:
-            page.sample(round(figures["days_left"], 3), listener=listener)
+            page.sample(round(figures["days_left"] * DAY_SECONDS), listener=listener)
+    page.former("odradek_certificate_days_left", lambda left: round(left / DAY_SECONDS, 3))
     for field, metric, described in (
         ("reloads", "certificate_reloads", "Times that changed keys or certificates came into use."),
         (

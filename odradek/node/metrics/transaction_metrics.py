@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from odradek.data_plane.broker import Broker
-from odradek.env.ports import DiskError
+from odradek.node.metrics.hosted_figures import HostedFigures
 from odradek.node.metrics.metrics_text import MetricsText
 
 _GAUGES = (
@@ -45,7 +45,9 @@ _COUNTERS = (
 )
 
 
-def transaction_metrics(page: MetricsText, broker: Broker, statistics: Mapping[str, int]) -> None:
+def transaction_metrics(
+    page: MetricsText, broker: Broker, statistics: Mapping[str, int], hosted: HostedFigures
+) -> None:
     """Add the transaction figures of one broker to the page. `statistics` has the figures of the broker's transaction
     coordinator.
     """
@@ -56,7 +58,7 @@ def transaction_metrics(page: MetricsText, broker: Broker, statistics: Mapping[s
         page.counter(f"odradek_{metric}_total", described)
         page.one(statistics[field])
     _ages(page, broker)
-    _stable_lag(page, broker)
+    _stable_lag(page, hosted)
 
 
 def _ages(page: MetricsText, broker: Broker) -> None:
@@ -78,32 +80,12 @@ def _ages(page: MetricsText, broker: Broker) -> None:
             page.sample(max(0, now_ms - each.prepared_ms) / 1000, partition=index)
 
 
-def _stable_lag(page: MetricsText, broker: Broker) -> None:
-    """Add the lag of the last stable offset behind the high watermark. Partitions without an open transaction cost
-    little.
-    """
-    lag_max = open_count = 0
-    for topic in broker.topics.values():
-        for partition in topic.partitions.values():
-            log = partition.log
-            if not partition.is_leader or log.offline:
-                continue
-            state = log.producers.state
-            if log.producers.is_settled if state is None else not state.ongoing:
-                continue
-            try:
-                lag = log.high_watermark - log.last_stable_offset
-            except DiskError:
-                # Leave out a partition whose directory has failed, because the metrics of the directory show
-                # the failure.
-                continue
-            lag_max = max(lag_max, lag)
-            state = log.producers.state
-            open_count += bool(state and state.ongoing)
+def _stable_lag(page: MetricsText, hosted: HostedFigures) -> None:
+    """Add the lag of the last stable offset behind the high watermark."""
     page.gauge("odradek_open_transaction_partitions", "Led partitions with an open transaction.")
-    page.one(open_count)
+    page.one(hosted.with_open_transaction)
     page.gauge(
         "odradek_last_stable_offset_lag_max",
         "Offsets that an open transaction hides from read_committed consumers, in the worst led partition.",
     )
-    page.one(lag_max)
+    page.one(hosted.stable_lag_max)

@@ -99,11 +99,13 @@ def test_the_death_of_a_leader_is_the_reason_for_the_next_one() -> None:
         BrokerRegistrationChangeRecord(broker_id=1, fenced=1),
     ) == [
         "broker 1 is fenced: it does not answer",
-        "words-0 is led by 2 instead of 1, in sync: 2,3: 1 is down",
+        "words-0 is led by 2 instead of 1, because 1 is down (in sync: 2,3)",
     ]
     log.tell(BrokerRegistrationChangeRecord(broker_id=1, fenced=-1))
     assert log.tell(changed(isr=[2, 3, 1])) == ["words-0 has 1 in sync, in all: 1,2,3"]
-    assert log.tell(changed(leader=1)) == ["words-0 is led by 1 instead of 2, in sync: 1,2,3: 1 is preferred"]
+    assert log.tell(changed(leader=1)) == [
+        "words-0 is led by 1 instead of 2, because 1 is preferred (in sync: 1,2,3)"
+    ]
 
 
 def test_a_partition_without_a_leader_and_an_unclean_election() -> None:
@@ -164,7 +166,7 @@ def test_a_controlled_shutdown_and_a_move() -> None:
         changed(partition=1, leader=2, isr=[2, 3]),
     ) == [
         "broker 1 is about to stop, and hands over what it leads",
-        "words-1 is led by 2 instead of 1, in sync: 2,3: 1 is stopping",
+        "words-1 is led by 2 instead of 1, because 1 is stopping (in sync: 2,3)",
     ]
     assert log.tell(BrokerRegistrationChangeRecord(broker_id=1, fenced=1)) == [
         "broker 1 is fenced: it has stopped"
@@ -181,7 +183,7 @@ def test_a_controlled_shutdown_and_a_move() -> None:
         changed(replicas=[4, 2, 3], isr=[2, 3, 4], leader=4, adding_replicas=[], removing_replicas=[])
     ) == [
         "words-0 has moved: it is on 4,2,3",
-        "words-0 is led by 4 instead of 1, in sync: 2,3,4: 1 has no replica any longer",
+        "words-0 is led by 4 instead of 1, because 1 has no replica any longer (in sync: 2,3,4)",
     ]
 
 

@@ -90,7 +90,7 @@ def test_a_disk_that_fills_up_is_told_and_forgotten(small_disk: Path, tmp_path: 
         assert str(small_disk / "data") in row
         said = f"broker 1: {small_disk / 'data'} is full since "
         assert said in odradek_here("cluster", "status", bootstrap=at).out
-        (entry,) = odradek_here("cluster", "status", "--json", bootstrap=at).json()["troubled_directories"]
+        (entry,) = odradek_here("cluster", "status", "--json", bootstrap=at).json(3)["troubled_directories"]
         assert (entry["broker"], entry["trouble"]) == (1, "full")
         ballast.unlink()
         assert until("another record", lambda: True if write(at) is None else None)

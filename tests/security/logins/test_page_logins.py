@@ -19,7 +19,7 @@ import trio
 
 from odradek.env.real import RealEnv
 from odradek.node.configuration.node_config import ConfigError, NodeConfig
-from odradek.node.metrics.page_logins import CHECKS_MAX, CHECKS_PER_ADDRESS_MAX, Answer, PageLogins
+from odradek.node.metrics.page.page_logins import CHECKS_MAX, CHECKS_PER_ADDRESS_MAX, Answer, PageLogins
 from odradek.security.audit.auditor import Auditor
 from odradek.security.scram import MECHANISMS, ServerKeys, server_keys
 from testkit.processes import free_ports
@@ -38,9 +38,13 @@ class Place:
     plaintext: str
 
     def get(
-        self, user: str | None = None, password: str = "", certificate: str | None = None
+        self,
+        user: str | None = None,
+        password: str = "",
+        certificate: str | None = None,
+        path: str = "/metrics",
     ) -> tuple[int, str]:
-        """Return status and body of the page."""
+        """Return status and body of the page, or of another path."""
         context = ssl.create_default_context(cafile=str(self.directory / "authority.pem"))
         if certificate is not None:
             context.load_cert_chain(certificate)
@@ -48,7 +52,7 @@ class Place:
         headers = {}
         if user is not None:
             headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-        conn.request("GET", "/metrics", headers=headers)
+        conn.request("GET", path, headers=headers)
         answer = conn.getresponse()
         return answer.status, answer.read().decode()
 
@@ -121,6 +125,13 @@ def test_others_do_not_read_it(guarded: Place) -> None:
     lines = guarded.lines("login.failed")
     assert {line["claimed"] for line in lines} <= {"alice", "nobody", "User:bob"}
     assert "secret" not in json.dumps(lines)
+
+
+def test_the_health_is_open_to_all(guarded: Place) -> None:
+    """The two answers about the node's health need no login. All forms of the page do."""
+    assert guarded.get(path="/healthz") == (200, "ok\n")
+    assert guarded.get(path="/ready") == (200, "ready\n")
+    assert guarded.get(path="/metrics?names=kafka")[0] == 401
 
 
 def test_a_certificate_is_a_login(guarded: Place) -> None:

@@ -69,7 +69,7 @@ def test_files_are_followed(node: TlsNode) -> None:
 
 
 def test_the_end_of_a_certificate_is_told_of(node: TlsNode) -> None:
-    """A metric shows the days that each listener's certificate is valid.
+    """A metric shows the time that each listener's certificate is valid.
 
     In the last thirty days a warning is logged once.
     """
@@ -77,7 +77,7 @@ def test_the_end_of_a_certificate_is_told_of(node: TlsNode) -> None:
     wait_for(lambda: shown(node) == "short")
     wait_for(lambda: "tls.certificate_ends" in node.log)
     # Of two listeners.
-    wait_for(lambda: 9.9 < node.metric("odradek_certificate_days_left") < 10.1)
+    wait_for(lambda: 9.9 < node.metric("odradek_certificate_time_left_seconds") / 86_400 < 10.1)
 
 
 def _alter(node: TlsNode, **changes: str | None) -> None:

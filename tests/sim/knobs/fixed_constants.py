@@ -28,6 +28,7 @@ MODULES: Mapping[str, str] = {
     "security.salt_forms.": "bounds of a login, of which Kafka has some",
     "security.dialing.": "versions and bounds of a login",
     "node.metrics.": "a page for monitoring, which the simulator does not read",
+    "node.supervision.service_manager.": "words for systemd, which only a real process has",
     "node.garbage.": "the interpreter's own memory",
 }
 """Modules and packages all of whose constants are fixed, with the reason."""
@@ -51,7 +52,7 @@ NAMED: Mapping[str, str] = {
         node.connections.charging _MS_PER_SECOND
         node.connections.complaints _TLS_HANDSHAKE
         node.connections.connection_loop FRAME_BYTES_MIN
-        node.signals LEFT_BEHIND_STATUS
+        node.supervision.signals LEFT_BEHIND_STATUS
         serving.authorized_operations BROKERS_ENDPOINT CONTROLLERS_ENDPOINT
         metadata_quorum.controller.access.client_quotas _EPSILON
         metadata_quorum.controller.brokers.broker_registration FENCE IN_CONTROLLED_SHUTDOWN

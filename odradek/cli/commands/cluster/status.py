@@ -5,25 +5,29 @@ levels.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from odradek.cli.commands.cluster.events import register_events
-from odradek.cli.connecting import LOOK_SECONDS_MAX, PAST, connected
+from odradek.cli.connecting import PAST, connected
+from odradek.cli.health.doctor import register_doctor
+from odradek.cli.health.health import register_health
+from odradek.cli.health.judgement import Problem, exit_status, problems_of
+from odradek.cli.health.picture import Picture, is_silent_voter, look_at_cluster
+from odradek.cli.health.troubles import trouble_document
 from odradek.cli.output import RED, YELLOW, counted, paint, print_json, print_table, print_values, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options
-from odradek.cli.troubles import disk_troubles, min_insync_replicas, trouble_document, trouble_text
 
 if TYPE_CHECKING:
-    from odradek.client.admin import ClusterDescription, QuorumDescription, QuorumReplica
-    from odradek.client.core.known_cluster import Topic
-    from odradek.client.shells.blocking import Client
-    from odradek.wire.topic_partition import TopicPartition
+    from odradek.client.admin import QuorumDescription
 
 __all__ = ["register"]
 
-_SILENT_MS = 5000
 _BROKERS_SHOWN = 11
+_SHOWN_BY_FIGURES = frozenset(
+    ("no-quorum", "silent-voter", "broker-down", "leaderless", "under-min-isr", "under-replicated")
+)
+"""The kinds of problems that the status shows above its table, so that they need no line below it."""
 
 
 def register(groups: Groups) -> None:
@@ -32,9 +36,15 @@ def register(groups: Groups) -> None:
         "cluster", help="show the state of the cluster, and what has happened"
     ).add_subparsers(metavar="COMMAND", required=True)
     status = add_command(
-        commands, "status", _status, "show the brokers and the partitions that need attention"
+        commands,
+        "status",
+        _status,
+        "show the brokers and the partitions that need attention; the exit status is 3 if there is a problem",
+        watch=True,
     )
     add_connection_options(status)
+    register_health(commands)
+    register_doctor(commands)
     features = add_command(
         commands,
         "features",
@@ -47,38 +57,16 @@ def register(groups: Groups) -> None:
 
 def _status(args: argparse.Namespace) -> int:
     with connected(args) as client:
-        cluster = client.admin.describe_cluster(include_fenced=True)
-        topics = client.admin.describe_topics()
-        patience = min(args.timeout, LOOK_SECONDS_MAX)
-        quorum = _asked(lambda: client.admin.describe_quorum(timeout=patience))
-        moving = None
-        if quorum is not None:
-            moving = _asked(lambda: client.admin.list_partition_reassignments(timeout=patience))
-        health = _health(client, topics)
-        alive = [broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced]
-        troubles = _asked(lambda: disk_troubles(client, alive, patience)) or {}
+        picture = look_at_cluster(client, args.timeout)
+    problems = problems_of(picture)
     if args.json:
-        document = _document(cluster, topics, quorum, moving, health)
-        document["troubled_directories"] = [
-            trouble_document(broker, each) for broker, troubled in troubles.items() for each in troubled
-        ]
-        print_json(document)
+        print_json(_document(picture, problems))
     else:
-        _print(cluster, topics, quorum, moving, health)
-        for broker, away in sorted(health.away.items()):
-            if broker not in cluster.fenced:
-                replicas = counted(len(away), "replica")
-                say(
-                    paint(
-                        RED,
-                        f"broker {broker} has {replicas} on a disk that is offline; `odradek disk "
-                        "list` names the disk",
-                    )
-                )
-        for broker, troubled in troubles.items():
-            for each in troubled:
-                say(paint(RED, trouble_text(broker, each)))
-    return 0
+        _print(picture)
+        for each in problems:
+            if each.kind not in _SHOWN_BY_FIGURES:
+                say(paint(YELLOW if each.is_warning else RED, each.line))
+    return exit_status(problems)
 
 
 def _features(args: argparse.Namespace) -> int:
@@ -121,76 +109,12 @@ def _features(args: argparse.Namespace) -> int:
     return 0
 
 
-T = TypeVar("T")
-
-
-def _asked(question: Callable[[], T]) -> T | None:
-    """Call `question` and return its answer. Return None if the cluster cannot answer now; the status is then
-    shown without this answer.
-
-    Raises `KafkaError` only if the user is not authorized.
-    """
-    from odradek.client.errors import ClientError
-    from odradek.wire.errors import ErrorCode, KafkaError
-
-    try:
-        return question()
-    except (KafkaError, ClientError) as error:
-        if isinstance(error, KafkaError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            raise
-        return None
-
-
-class _Health(NamedTuple):
-    """The number of partitions in the cluster, and the names of the partitions that need attention."""
-
-    partitions: int
-    offline: list[str]
-    under_min_isr: list[str]
-    behind: list[str]
-    leaders: dict[int, int]
-    replicas: dict[int, int]
-    away: dict[int, list[str]]
-    """For each broker, the partitions whose replica on this broker is offline. Either the broker is down, or
-    the replica's directory is offline.
-    """
-
-
-def _health(client: Client, topics: list[Topic]) -> _Health:
-    health = _Health(sum(len(topic.partitions) for topic in topics), [], [], [], {}, {}, {})
-    short = {
-        topic.name for topic in topics if any(len(p.isr) < len(p.replicas) for p in topic.partitions.values())
-    }
-    least = min_insync_replicas(client, short)
-    for topic in topics:
-        for index, each in sorted(topic.partitions.items()):
-            name = f"{topic.name}-{index}"
-            if each.leader >= 0:
-                health.leaders[each.leader] = health.leaders.get(each.leader, 0) + 1
-            else:
-                health.offline.append(name)
-            for node in each.replicas:
-                health.replicas[node] = health.replicas.get(node, 0) + 1
-            for node in each.offline_replicas:
-                health.away.setdefault(node, []).append(name)
-            if len(each.isr) < len(each.replicas):
-                if len(each.isr) < min(least.get(topic.name, 1), len(each.replicas)):
-                    health.under_min_isr.append(name)
-                elif each.leader >= 0:
-                    health.behind.append(name)
-    return health
-
-
-def _document(
-    cluster: ClusterDescription,
-    topics: list[Topic],
-    quorum: QuorumDescription | None,
-    moving: Collection[TopicPartition] | None,
-    health: _Health,
-) -> dict[str, Any]:
+def _document(picture: Picture, problems: Sequence[Problem]) -> dict[str, object]:
+    cluster, quorum, found = picture.cluster, picture.quorum, picture.partitions
     return {
         "cluster_id": cluster.cluster_id,
-        "current": _is_current(quorum),
+        "current": picture.is_current,
+        "healthy": not exit_status(problems),
         "controller": None if quorum is None else quorum.leader_id,
         "quorum": None
         if quorum is None
@@ -198,83 +122,67 @@ def _document(
             "leader": quorum.leader_id,
             "leader_epoch": quorum.leader_epoch,
             "voters": [voter.node_id for voter in quorum.voters],
-            "silent_voters": [voter.node_id for voter in quorum.voters if _is_silent(quorum, voter)],
+            "silent_voters": [voter.node_id for voter in quorum.voters if is_silent_voter(quorum, voter)],
         },
         "brokers": [
             {
                 "broker": broker.node_id,
                 "online": broker.node_id not in cluster.fenced,
+                "answers": broker.node_id not in {*cluster.fenced, *picture.silent},
                 "host": broker.host,
                 "port": broker.port,
                 "rack": broker.rack,
-                "leaders": health.leaders.get(broker.node_id, 0),
-                "replicas": health.replicas.get(broker.node_id, 0),
+                "leaders": found.leaders.get(broker.node_id, 0),
+                "replicas": found.replicas.get(broker.node_id, 0),
             }
             for broker in cluster.brokers
         ],
-        "topics": len(topics),
-        "partitions": health.partitions,
-        "offline_partitions": health.offline,
-        "under_min_isr_partitions": health.under_min_isr,
-        "under_replicated_partitions": health.behind,
+        "topics": len(picture.topics),
+        "partitions": found.total,
+        "offline_partitions": found.offline,
+        "under_min_isr_partitions": found.under_min_isr,
+        "under_replicated_partitions": found.behind,
         "replicas_on_disks_away": [
-            {"broker": node, "partitions": names}
-            for node, names in sorted(health.away.items())
-            if node not in cluster.fenced
+            {"broker": node, "partitions": names} for node, names in picture.away.items()
         ],
-        "moving_partitions": None if moving is None else [str(key) for key in sorted(moving)],
+        "moving_partitions": None if picture.moving is None else [str(key) for key in sorted(picture.moving)],
+        "troubled_directories": [
+            trouble_document(broker, each)
+            for broker, troubled in picture.troubles.items()
+            for each in troubled
+        ],
+        "problems": [each.document() for each in problems],
     }
 
 
-def _is_silent(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
-    """True if the leader has received no fetch from this voter for a long time, by the leader's clock."""
-    leader = quorum.leader
-    if leader is None or voter.node_id == quorum.leader_id:
-        return False
-    return leader.last_fetch_ms - voter.last_fetch_ms > _SILENT_MS
-
-
-def _is_current(quorum: QuorumDescription | None) -> bool:
-    """True if there is an active controller. Otherwise all figures come from the last active controller."""
-    return quorum is not None and quorum.leader is not None
-
-
-def _print(
-    cluster: ClusterDescription,
-    topics: list[Topic],
-    quorum: QuorumDescription | None,
-    moving: Collection[TopicPartition] | None,
-    health: _Health,
-) -> None:
-    current = _is_current(quorum)
+def _print(picture: Picture) -> None:
+    cluster, quorum, found, current = picture.cluster, picture.quorum, picture.partitions, picture.is_current
     print_values(
         [
             ("cluster", cluster.cluster_id),
             ("quorum", _quorum_text(quorum)),
             *([] if current else [("below", paint(RED, PAST))]),
-            ("brokers", _brokers_text(cluster, current)),
-            ("topics", f"{len(topics)} with {counted(health.partitions, 'partition')}"),
-            ("offline", _some(health.offline, RED)),
-            ("under min ISR", _some(health.under_min_isr, RED)),
-            ("under-replicated", _some(health.behind, YELLOW)),
-            ("moving", None if moving is None else len(moving)),
+            ("brokers", _brokers_text(picture)),
+            ("topics", f"{len(picture.topics)} with {counted(found.total, 'partition')}"),
+            ("offline", _some(found.offline, RED)),
+            ("under min ISR", _some(found.under_min_isr, RED)),
+            ("under-replicated", _some(found.behind, YELLOW)),
+            ("moving", None if picture.moving is None else len(picture.moving)),
         ]
     )
     say()
-    # List fenced brokers first, and at most as many brokers as a screen has lines.
-    ranked = sorted(
-        cluster.brokers, key=lambda broker: (broker.node_id not in cluster.fenced, broker.node_id)
-    )
+    # List brokers that are down first, and at most as many brokers as a screen has lines.
+    ranked = sorted(cluster.brokers, key=lambda broker: (_is_well(picture, broker.node_id), broker.node_id))
     shown = ranked[:_BROKERS_SHOWN]
     print_table(
         ("BROKER", "STATE", "VOTE", "LEADERS", "REPLICAS", "RACK", "ADDRESS"),
         [
             (
                 broker.node_id,
-                _state_text(broker.node_id in cluster.fenced, current),
+                _state_text(picture, broker.node_id),
                 _vote(quorum, broker.node_id),
-                health.leaders.get(broker.node_id, 0),
-                health.replicas.get(broker.node_id, 0),
+                found.leaders.get(broker.node_id, 0),
+                found.replicas.get(broker.node_id, 0),
                 broker.rack,
                 f"{broker.host}:{broker.port}",
             )
@@ -282,20 +190,32 @@ def _print(
         ],
     )
     if len(shown) < len(ranked):
-        say(
-            f"... and {len(ranked) - len(shown)} more, all {_state_text(False, current)}: `odradek broker list`"
-        )
+        state = "online" if current else "was online"
+        say(f"... and {len(ranked) - len(shown)} more, all {state}: `odradek broker list`")
 
 
-def _state_text(fenced: bool, current: bool) -> str:
-    state = "DOWN" if fenced else "online"
-    return state if current else f"was {state}"
+def _is_well(picture: Picture, node: int) -> bool:
+    return node not in picture.cluster.fenced and node not in picture.silent
 
 
-def _brokers_text(cluster: ClusterDescription, current: bool) -> str:
-    fenced = [broker.node_id for broker in cluster.brokers if broker.node_id in cluster.fenced]
-    text = f"{len(cluster.brokers) - len(fenced)} of {len(cluster.brokers)} {_state_text(False, current)}"
-    return paint(RED, f"{text}, down: {', '.join(map(str, fenced))}") if fenced else text
+def _state_text(picture: Picture, node: int) -> str:
+    """Return the word for a broker's state. The word is in capitals if the broker is missing."""
+    if node in picture.cluster.fenced:
+        state = "DOWN"
+    else:
+        state = "SILENT" if node in picture.silent else "online"
+    return state if picture.is_current or state == "SILENT" else f"was {state}"
+
+
+def _brokers_text(picture: Picture) -> str:
+    cluster = picture.cluster
+    well = [broker.node_id for broker in cluster.brokers if _is_well(picture, broker.node_id)]
+    text = f"{len(well)} of {len(cluster.brokers)} {'online' if picture.is_current else 'was online'}"
+    for word, nodes in (("down", cluster.fenced), ("silent", picture.silent)):
+        known = [str(broker.node_id) for broker in cluster.brokers if broker.node_id in nodes]
+        if known:
+            text += f", {word}: {', '.join(known)}"
+    return text if len(well) == len(cluster.brokers) else paint(RED, text)
 
 
 def _quorum_text(quorum: QuorumDescription | None) -> str:
@@ -306,7 +226,7 @@ def _quorum_text(quorum: QuorumDescription | None) -> str:
             "their disks are lost",
         )
     text = f"{counted(len(quorum.voters), 'voter')}, controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
-    silent = [str(voter.node_id) for voter in quorum.voters if _is_silent(quorum, voter)]
+    silent = [str(voter.node_id) for voter in quorum.voters if is_silent_voter(quorum, voter)]
     return f"{text}, {paint(RED, 'silent: ' + ', '.join(silent))}" if silent else text
 
 
@@ -315,7 +235,7 @@ def _vote(quorum: QuorumDescription | None, node: int) -> str | None:
         if quorum is not None and voter.node_id == node:
             if node == quorum.leader_id:
                 return "leads"
-            return "SILENT" if _is_silent(quorum, voter) else "yes"
+            return "SILENT" if is_silent_voter(quorum, voter) else "yes"
     return None
 
 

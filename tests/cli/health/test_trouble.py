@@ -14,8 +14,9 @@ import pytest
 from attrs import evolve
 
 from odradek.cli.__main__ import main
-from odradek.cli.commands import broker, client, disk, partition, quorum, topic
+from odradek.cli.commands import broker, client, disk, partition, quorum
 from odradek.cli.commands.cluster import events, status
+from odradek.cli.commands.topic import topics
 from odradek.cli.connecting import LOOK_SECONDS_MAX, call_failure
 from odradek.cli.moves import plans
 from odradek.client.admin import (
@@ -24,12 +25,14 @@ from odradek.client.admin import (
     ClientDescription,
     ClusterDescription,
     ClusterSurvey,
+    ConfigResource,
     CreatedTopic,
     LogDirDescription,
     LogDirReplica,
     QuorumReplica,
     Reassignment,
     ReplicaLog,
+    ResourceType,
 )
 from odradek.client.admin.admin_logs import DirectoryHealth
 from odradek.client.admin.moves.placement import Move
@@ -41,7 +44,7 @@ from odradek.wire.errors import ErrorCode, KafkaError
 from tests.cli.running import Outcome, words_of
 
 Run = Callable[..., Outcome]
-MODULES = (broker, client, disk, events, partition, quorum, status, topic)
+MODULES = (broker, client, disk, events, partition, quorum, status, topics)
 PERHAPS = "the change may have been made anyway"
 SILENCE = RequestTimedOut("no answer within 3 s")
 WORDS = Topic(
@@ -65,6 +68,7 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> Mock:
     found.describe_quorum.return_value = SimpleNamespace(voters=(), observers=(), leader_id=1)
     found.survey_cluster.return_value = survey()
     found.describe_configs.return_value = []
+    found.describe_log_dirs.return_value = []
 
     @contextmanager
     def connected(_: argparse.Namespace) -> Iterator[Any]:
@@ -312,7 +316,7 @@ def test_old_news_is_marked(run: Run, admin: Mock) -> None:
     assert "1 of 2 was online, down: 2" in said
     assert words_of(said)[-2][:3] == ["1", "was", "online"]
     assert words_of(said)[-1][:3] == ["2", "was", "DOWN"]
-    document = run("cluster", "status", "--json").json()
+    document = run("cluster", "status", "--json").json(3)
     assert (document["current"], document["controller"], document["quorum"]) == (False, None, None)
 
 
@@ -323,9 +327,9 @@ def test_the_status_names_brokers_with_a_disk_away(run: Run, admin: Mock) -> Non
     admin.describe_topics.return_value = [evolve(WORDS, partitions=away)]
     admin.describe_quorum.side_effect = SILENCE
     said = run("cluster", "status").out
-    assert "broker 1 has 2 replicas on a disk that is offline; `odradek disk list` names the disk" in said
+    assert "broker 1 has 2 replicas on a disk that is offline: `odradek disk list` names the disk" in said
     assert "broker 2: 2 replicas" not in said
-    assert run("cluster", "status", "--json").json()["replicas_on_disks_away"] == [
+    assert run("cluster", "status", "--json").json(3)["replicas_on_disks_away"] == [
         {"broker": 1, "partitions": ["words-0", "words-1"]}
     ]
 
@@ -450,9 +454,12 @@ def test_disks_in_trouble(run: Run, admin: Mock) -> None:
         BrokerLogDirs(1, (LogDirDescription("/data", 100, 50, ()), LogDirDescription("/more", 100, 50, ())))
     ]
     listed = SimpleNamespace(value="AAAAAAAAAAAAAAAAAAAAAA:hung:1700000000000:/more")
-    admin.describe_configs.return_value = [
-        SimpleNamespace(resource=SimpleNamespace(name="1"), entries=(listed,))
-    ]
+
+    def described(resources: list[ConfigResource], *_: Any, **__: Any) -> list[Any]:
+        is_broker = resources[0].type is ResourceType.BROKER
+        return [SimpleNamespace(resource=SimpleNamespace(name="1"), entries=(listed,))] if is_broker else []
+
+    admin.describe_configs.side_effect = described
     said = run("disk", "list").out
     assert [row[:2] for row in words_of(said)[1:3]] == [["1", "online"], ["1", "HUNG"]]
     sentence = "broker 1: /more does not answer since "
@@ -463,7 +470,7 @@ def test_disks_in_trouble(run: Run, admin: Mock) -> None:
     admin.describe_topics.return_value = [WORDS]
     admin.describe_quorum.side_effect = SILENCE
     assert sentence in run("cluster", "status").out
-    (told,) = json.loads(run("cluster", "status", "--json").out)["troubled_directories"]
+    (told,) = run("cluster", "status", "--json").json(3)["troubled_directories"]
     assert told == {"broker": 1, "path": "/more", "trouble": "hung", "since_ms": 1700000000000}
 
 

@@ -1,31 +1,27 @@
-"""Serves the metrics page over HTTP/1.1, on a listener of its own with limits, and measures the lateness of the
-event loop. PORTED.
+"""Serves the metrics page over HTTP/1.1, on a listener of its own with limits. PORTED.
 
-It accepts one request per connection, GET or HEAD of `/metrics`. The number of connections, the bytes of a request
-and the time for it are limited. A peer's mistake ends only its own connection.
+It accepts one request per connection, GET or HEAD of `/metrics`, `/healthz` or `/ready`. The number of connections, the
+bytes of a request and the time for it are limited. A peer's mistake ends only its own connection.
 
 If there are too many connections, the address with the most connections loses its oldest connection without a
 request. So a stranger who opens many connections does not keep the scraper out.
 
-The page is made when a request has arrived. After that, no new page is made for `OTHERS_SHARE` times as long
-as this page took, so that the event loop can do other work. All requests that wait meanwhile get the same
-page.
+The page is made when a request has arrived (`page_maker`). `/healthz` and `/ready` are answered before any login, because
+a load balancer has none. Their answers name only the state of this node.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from odradek.env.ports import Clock, Conn, ConnectionLost, Listener, Log, TaskGroup
 from odradek.node.configuration.metrics_config import METRICS
 from odradek.node.connections.entrance import NotAuthenticated
-from odradek.node.metrics.metrics_page import LoopLateness
-from odradek.node.metrics.metrics_text import CONTENT_TYPE
-from odradek.node.metrics.page_guard import PageGuard
-from odradek.node.metrics.page_logins import Answer
+from odradek.node.metrics.page.page_forms import PageForm, accepts_gzip, prefers_openmetrics
+from odradek.node.metrics.page.page_guard import PageGuard
+from odradek.node.metrics.page.page_logins import Answer
+from odradek.node.metrics.page.page_maker import PageMaker
 from odradek.security.audit.auditor import TLS
-from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 
 CONNECTIONS_MAX = 32
 REQUEST_BYTES_MAX = 16 * 1024
@@ -34,8 +30,6 @@ ASK_SECONDS_MAX = 3.0
 complete.
 """
 CONNECTION_SECONDS_MAX = 10.0
-OTHERS_SHARE = 11
-LATENESS_INTERVAL_SECONDS = 0.25
 
 _REASONS = {
     200: "OK",
@@ -47,6 +41,7 @@ _REASONS = {
     429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
+    503: "Service Unavailable",
 }
 _REFUSALS = {
     Answer.UNKNOWN: (b"log in as a user of the cluster\n", 'WWW-Authenticate: Basic realm="odradek"\r\n'),
@@ -56,7 +51,7 @@ _REFUSALS = {
 
 
 class MetricsServer:
-    """Answers HTTP requests with the page that `render` returns."""
+    """Answers HTTP requests with pages of metrics, and with the health of the node."""
 
     def __init__(
         self,
@@ -65,22 +60,20 @@ class MetricsServer:
         clock: Clock,
         tasks: TaskGroup,
         log: Log,
-        render: Callable[[], bytes],
+        pages: PageMaker,
+        unready: Callable[[], str | None] = lambda: None,
         guard: PageGuard | None = None,
     ) -> None:
+        """Serve the pages of `pages`. `unready` returns why the node is not ready, or None if it is."""
         self._listener = listener
         self._clock = clock
         self._tasks = tasks
         self.log = log
-        self._render = render
+        self._pages = pages
+        self._unready = unready
         self._guard = guard or PageGuard()
         self._open: dict[str, dict[Conn, None]] = {}
         """The open connections by address. If there are too many, an address loses its connections in this order."""
-        self._page: bytes | None = None
-        self._pages = 0
-        """The number of pages that were made."""
-        self._free_at = float("-inf")
-        """The time until which no page is made, so that other work gets the event loop."""
 
     @property
     def port(self) -> int:
@@ -175,35 +168,35 @@ class MetricsServer:
         if method not in (b"GET", b"HEAD"):
             return _response(405, b"only GET and HEAD\n", "Allow: GET, HEAD\r\n")
         is_head = method == b"HEAD"
-        if target.partition(b"?")[0] != b"/metrics":
+        path = target.partition(b"?")[0]
+        if path == b"/healthz":
+            return _response(200, b"ok\n", is_head=is_head)
+        if path == b"/ready":
+            reason = self._unready()
+            status, said = (200, "ready") if reason is None else (503, reason)
+            return _response(status, f"{said}\n".encode(), is_head=is_head)
+        if path != b"/metrics":
             return _response(404, b"the metrics are at /metrics\n", is_head=is_head)
         if self._guard.logins is not None:
             answer = await self._guard.logins.check(_header(lines, b"authorization"), host, principal)
             if answer is not Answer.WELCOME:
                 body, more = _REFUSALS[answer]
                 return _response(answer.value, body, more, is_head=is_head)
-        page = await self._new_page()
+        return await self._page_answer(lines, target, is_head)
+
+    async def _page_answer(self, lines: Sequence[bytes], target: bytes, is_head: bool) -> bytes:
+        """Make the response with a page, in the form that the request's headers and its query ask for."""
+        if b"names=kafka" in target.partition(b"?")[2].split(b"&"):
+            form = PageForm(has_kafka_names=True)
+        else:
+            form = PageForm(is_openmetrics=prefers_openmetrics(_all(lines, b"accept")))
+        page = await self._pages.page(form)
         if page is None:
             return _response(500, b"see the node's log\n")
-        return _response(200, page, content_type=CONTENT_TYPE, is_head=is_head)
-
-    async def _new_page(self) -> bytes | None:
-        """Return a page that was made after this call; None if a part of the node raised an error."""
-        before = self._pages
-        if self._clock.monotonic() < self._free_at:
-            await self._clock.sleep_until(self._free_at)
-        if self._pages == before:
-            began = self._clock.monotonic()
-            self._pages += 1
-            try:
-                self._page = self._render()
-            except Exception:
-                # An error in a figure must not end the node.
-                self._page = None
-                self.log.exception("metrics.bug")
-            now = self._clock.monotonic()
-            self._free_at = now + OTHERS_SHARE * (now - began)
-        return self._page
+        body, more = page.text, "Vary: Accept, Accept-Encoding\r\n"
+        if accepts_gzip(_all(lines, b"accept-encoding")):
+            body, more = await self._pages.compress(page), f"Content-Encoding: gzip\r\n{more}"
+        return _response(200, body, more, content_type=form.content_type, is_head=is_head)
 
 
 def _header(lines: Sequence[bytes], wanted: bytes) -> bytes | None:
@@ -212,6 +205,12 @@ def _header(lines: Sequence[bytes], wanted: bytes) -> bytes | None:
         value for name, colon, value in (line.partition(b":") for line in lines[1:]) if name.lower() == wanted
     ]
     return found[0].strip() if len(found) == 1 else None
+
+
+def _all(lines: Sequence[bytes], wanted: bytes) -> str:
+    """Return all values of a header, joined by commas."""
+    pairs = (line.partition(b":") for line in lines[1:])
+    return ",".join(value.decode("latin-1").strip() for name, _, value in pairs if name.lower() == wanted)
 
 
 async def _read_head(conn: Conn) -> bytes | None:
@@ -251,15 +250,3 @@ def _response(
         f"Content-Length: {len(body)}\r\nConnection: close\r\n{more}\r\n"
     )
     return head.encode() + (b"" if is_head else body)
-
-
-async def watch_loop(clock: Clock, lateness: LoopLateness) -> None:
-    """Measure four times a second how late the event loop wakes a task that is due. Return only by
-    cancellation.
-    """
-    while True:
-        due = clock.monotonic() + LATENESS_INTERVAL_SECONDS
-        await clock.sleep_until(due)
-        late = max(0.0, clock.monotonic() - due)
-        lateness.counts[bisect_left(LATENCY_BOUNDS_SECONDS, late)] += 1
-        lateness.seconds += late

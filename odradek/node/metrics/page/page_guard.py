@@ -8,7 +8,7 @@ from odradek.env.ports import Env
 from odradek.node.configuration.metrics_config import METRICS, MetricsConfig
 from odradek.node.connections.entrance import Encryption
 from odradek.node.entrances import Entrances
-from odradek.node.metrics.page_logins import PageLogins
+from odradek.node.metrics.page.page_logins import PageLogins
 from odradek.security.acls.authorizer import Authorizer
 from odradek.security.audit.auditor import Auditor
 

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.clean_status import uncleanable_text
+from odradek.cli.commands.topic.cloning import register_clone
+from odradek.cli.commands.topic.purging import register_purge
 from odradek.cli.connecting import call_failure, changing, connected, failure_of_some, kafka_failure
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.log_dirs import look_seconds
 from odradek.cli.output import RED, paint, print_json, print_table, print_values, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options, key_value, positive, replicas
+from odradek.cli.settings.config_changes import change_config, changes_of, once_each
 
 if TYPE_CHECKING:
     from odradek.client.admin import ConfigEntry
     from odradek.client.core.known_cluster import Topic
     from odradek.client.core.partition_offsets import ListedOffset
     from odradek.client.shells.blocking import Client
+    from odradek.wire.errors import KafkaError
 
 __all__ = ["register"]
 
 
 def register(groups: Groups) -> None:
     """Add the command group `topic` to the parser of the command line."""
-    commands = groups.add_parser("topic", help="list, create, describe, alter, delete topics").add_subparsers(
-        metavar="COMMAND", required=True
-    )
-    add_connection_options(add_command(commands, "list", _list, "list the topics"))
+    commands = groups.add_parser(
+        "topic", help="list, create, describe, alter, clone, purge, delete topics"
+    ).add_subparsers(metavar="COMMAND", required=True)
+    add_connection_options(add_command(commands, "list", _list, "list the topics", watch=True))
     _register_create(commands)
     _register_describe(commands)
     _register_alter(commands)
+    register_purge(commands)
+    register_clone(commands)
     _register_delete(commands)
 
 
@@ -65,7 +71,9 @@ def _register_create(commands: Groups) -> None:
 
 
 def _register_describe(commands: Groups) -> None:
-    describe = add_command(commands, "describe", _describe, "show a topic's partitions and settings")
+    describe = add_command(
+        commands, "describe", _describe, "show a topic's partitions and settings", watch=True
+    )
     describe.add_argument("topics", metavar="TOPIC", nargs="+", help="a topic to show")
     describe.add_argument("--offsets", action="store_true", help="show where each partition begins and ends")
     add_connection_options(describe)
@@ -78,7 +86,9 @@ def _register_alter(commands: Groups) -> None:
         "--partitions", type=positive, metavar="N", help="raise the number of partitions to this total"
     )
     alter.add_argument(
+        "--set",
         "--config",
+        dest="config",
         type=key_value,
         action="append",
         default=[],
@@ -119,6 +129,7 @@ def _create(args: argparse.Namespace) -> int:
     from odradek.client.admin import NewTopic
     from odradek.wire.errors import ErrorCode
 
+    once_each([key for key, _ in args.config])
     wanted = NewTopic(
         args.topic,
         -1 if args.partitions is None else args.partitions,
@@ -202,23 +213,18 @@ def _uncleaned(
 
 
 def _alter(args: argparse.Namespace) -> int:
-    from odradek.client.admin import AlterConfig, ConfigOperation, ConfigResource, ResourceType
+    from odradek.client.admin import ConfigResource, ResourceType
 
-    changes = [AlterConfig(key, value) for key, value in args.config]
-    changes += [AlterConfig(key, operation=ConfigOperation.DELETE) for key in args.unset]
+    changes = changes_of(args.config, args.unset)
     if not changes and args.partitions is None:
-        raise CliError("no change was given: give --partitions, --config or --unset", USAGE)
+        raise CliError("no change was given: give --partitions, --set or --unset", USAGE)
     done = []
     with connected(args) as client, changing(not args.validate_only):
         # Change the configuration first. If the cluster refuses a value, no partitions have been added yet. Partitions
         # cannot be removed again.
         if changes:
             resource = ConfigResource(ResourceType.TOPIC, args.topic)
-            ((_, error),) = client.admin.incremental_alter_configs(
-                {resource: changes}, validate_only=args.validate_only
-            )
-            if error is not None:
-                raise call_failure(error, changes=not args.validate_only)
+            change_config(client, resource, changes, validate_only=args.validate_only)
             done += [change.name for change in changes]
         if args.partitions is not None:
             ((_, error),) = client.admin.create_partitions(
@@ -246,13 +252,19 @@ def _alter(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    from odradek.wire.errors import ErrorCode
-
     with connected(args) as client:
         if not args.force:
             _spare_internal(client, args.topics)
         with changing():
             outcomes = client.admin.delete_topics(args.topics)
+        _report_deleted(args, outcomes)
+    return 0
+
+
+def _report_deleted(args: argparse.Namespace, outcomes: Sequence[tuple[str, KafkaError | None]]) -> None:
+    """Print the deleted topics. Raises `CliError` for those that were not deleted."""
+    from odradek.wire.errors import ErrorCode
+
     deleted = []
     failures = []
     for name, error in outcomes:
@@ -267,7 +279,6 @@ def _delete(args: argparse.Namespace) -> int:
             say(f"topic {name} deleted")
     if failures:
         raise failure_of_some(failures)
-    return 0
 
 
 def _spare_internal(client: Client, names: list[str]) -> None:

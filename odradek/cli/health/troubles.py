@@ -8,12 +8,24 @@ import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from odradek.cli.output import counted, span_text
+
 if TYPE_CHECKING:
+    from odradek.client.admin.admin_logs import DirectoryHealth
     from odradek.client.shells.blocking import Client
     from odradek.serving.disk_troubles import TroubledDirectory
 
-__all__ = ["disk_troubles", "min_insync_replicas", "retiring_directories", "trouble_document", "trouble_text"]
+__all__ = [
+    "disk_troubles",
+    "health_texts",
+    "min_insync_replicas",
+    "retiring_directories",
+    "trouble_document",
+    "trouble_text",
+]
 
+_ALARM_SECONDS = 24 * 3600
+"""A disk gets a warning line if it will be full within this number of seconds, at the rate of the last hour."""
 _MIN_ISR = "min.insync.replicas"
 
 
@@ -94,3 +106,29 @@ def trouble_document(broker: int, troubled: TroubledDirectory) -> dict[str, Any]
         "trouble": troubled.trouble.value,
         "since_ms": troubled.since_ms,
     }
+
+
+def health_texts(broker: int, path: str, health: DirectoryHealth | None) -> list[str]:
+    """Return a line for each problem of a disk: it will be full soon, it is slow, or logs on it fail their
+    checksums.
+    """
+    if health is None:
+        return []
+    alarms = []
+    if health.seconds_left is not None and health.seconds_left < _ALARM_SECONDS and not health.is_short:
+        # Show at least a minute, because the measured rate is too rough for seconds.
+        left = span_text(max(1, health.seconds_left // 60) * 60_000)
+        alarms.append(f"broker {broker}: {path} will be full in {left} at the rate of the last hour")
+    if health.is_slow:
+        alarms.append(
+            f"broker {broker}: {path} is slow: a sync takes {health.sync_us / 1000:.0f} ms instead of "
+            f"{health.usual_sync_us / 1000:.1f} ms; `odradek disk demote {broker}:{path}` lets other "
+            "brokers lead"
+        )
+    if health.scrub_rotten:
+        found = counted(health.scrub_rotten, "rotten log")
+        alarms.append(
+            f"broker {broker}: the scrub has found {found} in {path}; the events `log.rotten` in the "
+            "broker's log name them"
+        )
+    return alarms

@@ -1,0 +1,222 @@
+"""The picture of a cluster that its health is judged by: the answers of brokers and controllers, and counts of
+partitions.
+
+A broker that died a moment ago is still listed as online, and its replicas as in sync, until the controllers miss it.
+So each broker is asked a question of its own. Replicas on a broker that is fenced, or that does not answer, count as
+missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from odradek.cli.connecting import LOOK_SECONDS_MAX
+from odradek.cli.health.troubles import disk_troubles, min_insync_replicas
+
+if TYPE_CHECKING:
+    from odradek.client.admin import (
+        BrokerLogDirs,
+        ClusterDescription,
+        HangingSearch,
+        QuorumDescription,
+        QuorumReplica,
+        Reassignment,
+    )
+    from odradek.client.core.known_cluster import Partition, Topic
+    from odradek.client.shells.blocking import Client
+    from odradek.serving.disk_troubles import TroubledDirectory
+    from odradek.wire.topic_partition import TopicPartition
+
+__all__ = ["SILENT_MS", "Partitions", "Picture", "is_silent_voter", "look_at_cluster"]
+
+SILENT_MS = 5000
+"""A voter that has fetched nothing for this many milliseconds is called silent."""
+
+T = TypeVar("T")
+
+
+class Partitions(NamedTuple):
+    """The number of partitions in the cluster, and the names of the partitions that need attention."""
+
+    total: int
+    offline: list[str]
+    under_min_isr: list[str]
+    behind: list[str]
+    arriving: list[str]
+    """The partitions of `behind` that lack only replicas which a move is adding. They need no attention."""
+    leaders: dict[int, int]
+    replicas: dict[int, int]
+    away: dict[int, list[str]]
+    """For each broker, the partitions whose replica on this broker is offline. Either the broker is down, or
+    the replica's directory is offline.
+    """
+
+
+class Picture(NamedTuple):
+    """The state of a cluster, as far as its nodes have answered."""
+
+    cluster: ClusterDescription
+    topics: list[Topic]
+    quorum: QuorumDescription | None
+    """The quorum as its leader describes it; None if there is no leader, or it is silent."""
+    moving: Mapping[TopicPartition, Reassignment] | None
+    partitions: Partitions
+    silent: Mapping[int, str]
+    """The reasons for which brokers gave no answer, although the controllers list them as online."""
+    log_dirs: Sequence[BrokerLogDirs]
+    troubles: Mapping[int, Sequence[TroubledDirectory]]
+    hanging: HangingSearch | None
+    """None unless open transactions were searched."""
+
+    @property
+    def is_current(self) -> bool:
+        """True if there is an active controller. Otherwise all facts come from the last active controller."""
+        return self.quorum is not None and self.quorum.leader is not None
+
+    @property
+    def away(self) -> dict[int, list[str]]:
+        """The partitions by broker whose replica is on an offline disk of a broker that runs."""
+        gone = {*self.cluster.fenced, *self.silent}
+        return {node: names for node, names in sorted(self.partitions.away.items()) if node not in gone}
+
+
+def is_silent_voter(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
+    """True if the leader has received no fetch from this voter for a long time, by the leader's clock."""
+    leader = quorum.leader
+    if leader is None or voter.node_id == quorum.leader_id:
+        return False
+    return leader.last_fetch_ms - voter.last_fetch_ms > SILENT_MS
+
+
+def look_at_cluster(client: Client, timeout: float, *, hanging_since_ms: int | None = None) -> Picture:
+    """Ask the cluster and each broker for their state. A node that does not answer delays this for at most
+    `LOOK_SECONDS_MAX`.
+
+    With `hanging_since_ms` (milliseconds since 1970), open transactions without a write since then are searched, too.
+    Raises `KafkaError` if the user lacks the right to describe the cluster, and `ClientError` if no broker answers.
+    """
+    patience = min(timeout, LOOK_SECONDS_MAX)
+    cluster = client.admin.describe_cluster(include_fenced=True)
+    quorum = _asked(lambda: client.admin.describe_quorum(timeout=patience))
+    moving = None
+    if quorum is not None:
+        moving = _asked(lambda: client.admin.list_partition_reassignments(timeout=patience))
+    alive = [broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced]
+    log_dirs = _asked(lambda: _log_dirs(client, alive, patience)) or []
+    silent = _silent(log_dirs)
+    if silent:
+        # The controllers may have missed them while they were asked.
+        cluster = client.admin.describe_cluster(include_fenced=True)
+        silent = {node: reason for node, reason in silent.items() if node not in cluster.fenced}
+    topics = client.admin.describe_topics()
+    answering = [node for node in alive if node not in silent and node not in cluster.fenced]
+    troubles = _asked(lambda: disk_troubles(client, answering, patience)) or {}
+    missing = {*cluster.fenced, *silent}
+    hanging = None
+    if hanging_since_ms is not None:
+        hanging = _search_hanging(client, hanging_since_ms)
+    return Picture(
+        cluster,
+        topics,
+        quorum,
+        moving,
+        _partitions(client, topics, missing, moving or {}, patience),
+        silent,
+        log_dirs,
+        troubles,
+        hanging,
+    )
+
+
+def _asked(question: Callable[[], T]) -> T | None:
+    """Call `question` and return its answer. Return None if the cluster cannot answer now; the picture then
+    lacks this answer.
+
+    Raises `KafkaError` only if the user is not authorized.
+    """
+    from odradek.client.errors import ClientError
+    from odradek.wire.errors import ErrorCode, KafkaError
+
+    try:
+        return question()
+    except (KafkaError, ClientError) as error:
+        if isinstance(error, KafkaError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise
+        return None
+
+
+def _log_dirs(client: Client, brokers: Sequence[int], patience: float) -> list[BrokerLogDirs]:
+    if not brokers:
+        return []
+    return client.admin.describe_log_dirs(brokers, include_cleaning=True, timeout=patience)
+
+
+def _search_hanging(client: Client, since_ms: int) -> HangingSearch | None:
+    import time
+
+    now_ms = time.time_ns() // 1_000_000
+    return _asked(
+        lambda: client.admin.find_hanging_transactions(now_ms=now_ms, older_than_ms=max(0, now_ms - since_ms))
+    )
+
+
+def _silent(log_dirs: Sequence[BrokerLogDirs]) -> dict[int, str]:
+    """Find the brokers that gave no answer at all, each with the reason. A broker that answers with an error is not
+    silent.
+    """
+    from odradek.client.errors import BrokerUnavailable, ConnectionBroken, RequestTimedOut
+    from odradek.wire.errors import ErrorCode, KafkaError
+
+    return {
+        each.broker: str(each.error)
+        for each in log_dirs
+        if isinstance(each.error, BrokerUnavailable | ConnectionBroken | RequestTimedOut)
+        # The client gives this error itself, for a broker that metadata do not list any longer.
+        or (isinstance(each.error, KafkaError) and each.error.code is ErrorCode.BROKER_NOT_AVAILABLE)
+    }
+
+
+def _partitions(
+    client: Client,
+    topics: Sequence[Topic],
+    missing: Collection[int],
+    moving: Mapping[TopicPartition, Reassignment],
+    patience: float,
+) -> Partitions:
+    """Count partitions. A replica on a broker of `missing` is no replica in sync, whatever the ISR says."""
+    from odradek.wire.topic_partition import TopicPartition
+
+    found = Partitions(sum(len(topic.partitions) for topic in topics), [], [], [], [], {}, {}, {})
+
+    def in_sync(each: Partition) -> set[int]:
+        return set(each.isr) - set(missing)
+
+    short = {
+        topic.name
+        for topic in topics
+        if any(len(in_sync(each)) < len(each.replicas) for each in topic.partitions.values())
+    }
+    least = min_insync_replicas(client, short, patience)
+    for topic in topics:
+        for index, each in sorted(topic.partitions.items()):
+            name = f"{topic.name}-{index}"
+            if each.leader >= 0:
+                found.leaders[each.leader] = found.leaders.get(each.leader, 0) + 1
+            else:
+                found.offline.append(name)
+            for node in each.replicas:
+                found.replicas[node] = found.replicas.get(node, 0) + 1
+            for node in each.offline_replicas:
+                found.away.setdefault(node, []).append(name)
+            alive = in_sync(each)
+            if len(alive) == len(each.replicas):
+                continue
+            if len(alive) < min(least.get(topic.name, 1), len(each.replicas)):
+                found.under_min_isr.append(name)
+            elif each.leader >= 0:
+                found.behind.append(name)
+                move = moving.get(TopicPartition(topic.name, index))
+                if move is not None and set(each.replicas) - alive <= set(move.adding):
+                    found.arriving.append(name)
+    return found

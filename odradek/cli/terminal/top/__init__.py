@@ -1,0 +1,1 @@
+"""`odradek top`: a live view of brokers, disks, topics, groups and clients."""

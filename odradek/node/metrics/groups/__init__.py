@@ -1,0 +1,1 @@
+"""Metrics of consumer groups: how many there are, and how far they lag."""

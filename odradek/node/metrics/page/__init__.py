@@ -1,0 +1,1 @@
+"""Serves the page: HTTP, its forms, TLS and logins, and the health of the node."""

@@ -1,0 +1,1 @@
+"""The process of a node and those that watch it: signals, and the service manager."""

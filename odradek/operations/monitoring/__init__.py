@@ -1,0 +1,1 @@
+"""Alert rules for Prometheus and dashboards for Grafana, made from tables. PURE."""

@@ -1,0 +1,170 @@
+"""Completion of words: the words that are offered, in bash, zsh and fish, too."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from odradek.cli.__main__ import GROUPS, build_parser
+from odradek.cli.terminal.completion import candidates
+from tests.cli.running import ROOT, environment, odradek_here
+from tests.cli.terminal.screen import needs, screen
+from tests.cli.test_import_budget import FORBIDDEN, modules_after
+from tests.node_process import RunningNode
+
+pytestmark = [pytest.mark.xdist_group("cli"), pytest.mark.long]
+
+
+def offered(*words: str) -> list[str]:
+    """Return the words that are offered in the place of the last one."""
+    found = candidates(words, lambda group: build_parser() if group is None else build_parser([group]))
+    return [word for word, _ in found]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("tok",), ["token"]),
+        (("topic", "cl"), ["clone"]),
+        (("topic", "create", "t", "--rep"), ["--replication-factor"]),
+        (("consume", "t", "--isolation", ""), ["read_uncommitted", "read_committed"]),
+        (("consume", "t", "--isolation=read_c"), ["--isolation=read_committed"]),
+        (("config", "get", "gr"), ["group"]),
+        (("server", ""), [":files"]),
+        (("topic", "list", "--command-config", ""), [":files"]),
+        (("topic", "list", "--command-config=/et"), [":files"]),
+        (("topic", "list", "--json", "--js"), []),
+        (("topic", "nothing", ""), []),
+        (("completion", ""), ["bash", "fish", "zsh"]),
+    ],
+)
+def test_words_that_are_offered(words: tuple[str, ...], found: list[str]) -> None:
+    """Commands, options, choices and files are offered. An option that was given is not offered again."""
+    assert offered(*words) == found
+
+
+def test_every_command_is_offered() -> None:
+    """All groups of commands are offered at the beginning, and an explanation stands beside each."""
+    found = candidates(("",), lambda _: build_parser())
+    assert set(GROUPS) <= {word for word, _ in found}
+    assert all(text for word, text in found if not word.startswith("-"))
+
+
+def test_names_of_the_cluster(
+    node: RunningNode, fresh_topic: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of topics, groups and brokers are asked from the cluster, by the options that were typed."""
+    name = fresh_topic("complete")
+    assert odradek_here("topic", "create", name, bootstrap=node.bootstrap).code == 0
+    assert odradek_here("consume", name, "--group", f"{name}-g", bootstrap=node.bootstrap).code == 0
+    monkeypatch.setenv("ODRADEK_BOOTSTRAP", node.bootstrap)
+    assert offered("topic", "describe", name[:-1]) == [name]
+    assert offered("topic", "describe", "other", name[:-1]) == [name]
+    assert offered("config", "get", "topic", name[:-1]) == [name]
+    assert offered("group", "reset", f"{name}-") == [f"{name}-g"]
+    assert offered("consume", "t", "--group", f"{name}-") == [f"{name}-g"]
+    assert offered("broker", "drain", "") == ["1"]
+    monkeypatch.setenv("ODRADEK_BOOTSTRAP", "127.0.0.1:1")
+    assert offered("topic", "describe", name[:-1]) == []
+    assert offered("topic", "describe", "--bootstrap-server", node.bootstrap, name[:-1]) == [name]
+    assert offered("topic", "describe", f"--bootstrap-server={node.bootstrap}", name[:-1]) == [name]
+    assert offered("topic", "describe", "--command-config=/nowhere", name[:-1]) == []
+
+
+def test_a_completion_imports_little() -> None:
+    """Completion of commands and options imports no client, so a press of the key costs as much as `--help`."""
+    modules = modules_after("__complete", "bash", "odradek topic des")
+    assert not [name for name in modules if name.startswith((*FORBIDDEN, "odradek.client", "attr"))]
+
+
+def test_a_failure_is_silent() -> None:
+    """Senseless words are completed to nothing, silently."""
+    for line in (
+        "odradek nothing x",
+        "odradek topic describe --bootstrap-server=:::: x",
+        "odradek 'open",
+        "",
+    ):
+        done = odradek_here("__complete", "bash", line)
+        assert (done.code, done.err) == (0, ""), line
+
+
+def _script(shell: str, tmp_path: Path) -> Path:
+    path = tmp_path / f"completion.{shell}"
+    path.write_text(odradek_here("completion", shell).out)
+    return path
+
+
+@needs("fish")
+def test_fish(node: RunningNode, fresh_topic: Callable[[str], str], tmp_path: Path) -> None:
+    """fish lists commands with their explanations, options, and names of the cluster."""
+    name = fresh_topic("fish")
+    assert odradek_here("topic", "create", name, bootstrap=node.bootstrap).code == 0
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    def complete(line: str) -> list[str]:
+        words = f"source {_script('fish', tmp_path)}; complete -C {line!r}"
+        done = subprocess.run(
+            [shutil.which("fish") or "fish", "--no-config", "-c", words],
+            env=environment(node.bootstrap) | {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    assert (
+        "clone\tcreate a topic with the partitions, replicas and configurations of another one"
+        in complete("odradek topic cl")
+    )
+    assert [line.split("\t")[0] for line in complete("odradek topic create t --replic")] == [
+        "--replication-factor"
+    ]
+    assert complete(f"odradek topic describe {name[:-1]}") == [name]
+
+
+SHELLS = {
+    "bash": ["bash", "--norc", "--noprofile", "-i"],
+    "zsh": ["zsh", "-f", "-i"],
+}
+BEGIN = {
+    "bash": "PS1='ready> '; source {path}",
+    "zsh": "PS1='ready> '; autoload -U compinit; compinit -u -D; source {path}",
+}
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [pytest.param("bash", marks=needs("tmux", "bash")), pytest.param("zsh", marks=needs("tmux", "zsh"))],
+)
+def test_shells_at_a_terminal(
+    shell: str, node: RunningNode, fresh_topic: Callable[[str], str], tmp_path: Path
+) -> None:
+    """The key Tab completes a command, an option, a topic of the cluster, and a file."""
+    name = fresh_topic("tab")
+    assert odradek_here("topic", "create", name, bootstrap=node.bootstrap).code == 0
+    (tmp_path / "client-keys.properties").write_text("")
+    more = {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    with screen(SHELLS[shell], bootstrap=node.bootstrap, columns=160, more=more) as terminal:
+        terminal.type(f"cd {tmp_path}; {BEGIN[shell].format(path=_script(shell, tmp_path))}")
+        terminal.keys("Enter", "C-l")
+        terminal.wait(lambda text: text.strip() == "ready>")
+        # Each completion ends with a blank, so that the next word can follow.
+        for typed, wanted in (
+            ("odradek topic desc", "odradek topic describe"),
+            (name[:-1], f"odradek topic describe {name}"),
+            ("--bootstr", f"odradek topic describe {name} --bootstrap-server"),
+            ("127.0.0.1:1 --command-c", "--bootstrap-server 127.0.0.1:1 --command-config"),
+            ("client-k", "--command-config client-keys.properties"),
+        ):
+            terminal.type(typed)
+            terminal.wait(typed)
+            terminal.keys("Tab")
+            terminal.wait(wanted)
