@@ -55,6 +55,7 @@ SHELL = {
     "odradek/operations/event_reader.py": "follows the metadata log with the blocking client, for a command",
     "odradek/version.py": "the files of this installation, and git",
     "odradek/trio.py": "opens the nurseries of the clients of trio programs",
+    "pyspark_odradek/__init__.py": "which Python and host lack the package, for an error; a variable of its environment",
     "sim/__main__.py": "a process of its own: arguments, real time",
     "sim/run.py": "how long a run took in real time, where an unexpected exception came from",
     "sim/campaign/census.py": "a command of its own: arguments, the files of a campaign",

@@ -48,13 +48,16 @@ def started(start: Callable[[], StreamingQuery], attempts: int = 12) -> Streamin
 
 
 def patiently(run: Callable[[], None], attempts: int = 12) -> None:
-    """Call a function that starts a query and waits for it. Repeat it after a start timeout, like `started`."""
-    from pyspark.errors import StreamingQueryException
+    """Call a function that starts a query and waits for it. Repeat it after a start timeout, like `started`.
+
+    With Spark Connect the start of `foreachBatch` itself may raise that timeout.
+    """
+    from pyspark.errors import PySparkException
 
     for left in range(attempts, 0, -1):
         try:
             return run()
-        except StreamingQueryException as error:
+        except PySparkException as error:
             if _TOO_SLOW not in str(error) or left == 1:
                 raise
 

@@ -78,7 +78,7 @@ def test_spark_connect_on_a_cluster(
     assert told["rows"] == [30, 60]
     option, missing = told["errors"]
     assert "failOnDataLoss must be true or false, not 'perhaps'" in option
-    assert "of startingTimestamp or later" in missing
+    assert "has no record with the timestamp 99999999999999 or later, as startingTimestamp asks" in missing
     for text in told["errors"]:
         assert "Traceback" not in text.split("JVM stacktrace")[0]
 
