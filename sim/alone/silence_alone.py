@@ -35,6 +35,8 @@ ATTEMPT_SECONDS, RETRY_SECONDS = 1.0, 0.2
 COMPARE_SECONDS = 0.1
 PEACE_SECONDS = 360.0
 PAUSE_SECONDS_MAX = 1.5
+REST_SECONDS = 3.0
+"""The least time between two pauses of one process. Shorter ones would add up to a longer pause."""
 OUTAGE_SECONDS = (1.0, 5.0)
 """How long nobody hears anybody, at least and at most."""
 CUT_SECONDS = (2.0, 20.0)
@@ -51,7 +53,7 @@ class Process:
     """A process that is paused at times."""
 
     node_id: int
-    paused_until: float = 0.0
+    paused_until: float = -10.0
     lives: bool = True
 
 
@@ -124,8 +126,9 @@ class Schedule:
     def pause_someone(self) -> None:
         """Pause a process, and plan the next pause."""
         process = self._processes[self._random.choice((CONTROLLER, *self.brokers))]
-        process.paused_until = self.now + self._random.uniform(0.05, PAUSE_SECONDS_MAX)
-        self.pauses += 1
+        if process.paused_until + REST_SECONDS < self.now:
+            process.paused_until = self.now + self._random.uniform(0.05, PAUSE_SECONDS_MAX)
+            self.pauses += 1
         self.at(self.now + self._random.expovariate(1 / self._pause_every_seconds), self.pause_someone)
 
     def cut_some_link(self) -> None:
