@@ -53,6 +53,16 @@ class ConsumerFold:
     patterns: dict[str, ConsumerGroupRegularExpressionValue] = attrs.Factory(dict)
     names_topics: bool = False
 
+    @property
+    def has_nothing(self) -> bool:
+        """True if no record with a value is left of the group. A decision is written in several batches, so a replica
+        may lack the last one, which deletes such a group.
+        """
+        known = (self.profiles, self.currents, self.targets, self.patterns, self.names_topics)
+        return (
+            not any(known) and self == ConsumerFold(target_epoch=self.target_epoch) and self.target_epoch <= 1
+        )
+
     def assigned(self, member_id: str) -> dict[Slot, int]:
         """Return the partitions that a member may use, each with the epoch at which the member received the
         partition.

@@ -16,6 +16,7 @@ from sim.alone import raft_alone, replication_alone, silence_alone
 from sim.alone.consumers import consumers_alone
 from sim.alone.groups import groups_alone
 from sim.alone.groups.group_checks import GroupPromises
+from sim.alone.parts import run_part
 from sim.alone.quorum import moved_voters, quorum_alone
 from sim.alone.quorum.quorum_checks import whole_log
 from sim.alone.quorum.quorum_node import Node
@@ -42,6 +43,8 @@ GROUPS_SEEDS = (*range(30), 2167035, 2172304)
 """In the last two seeds, a coordinator that does not know yet that it was deposed answers an OffsetFetch."""
 CONSUMERS_SEEDS = (*range(40), 148)
 """In the last seed, a classic group without any generation is upgraded."""
+HALF_DECISION_SEED = 24000947
+"""With the knobs of this seed, a decision is written in batches of one record, and a replica lacks the last one."""
 TRANSACTIONS_SEEDS = (*range(30), 133, 6592952)
 """In 133, the decision that ends one transaction also begins and aborts the next one.
 
@@ -111,6 +114,11 @@ def test_voters_that_have_moved_find_each_other_and_a_copy_elects_nobody() -> No
     assert sum(each["leaders"] for each in found) > 2 * len(MOVED_SEEDS)
     assert sum(each["copies"] for each in found) > 1
     assert moved_voters.run(3) == found[3]
+
+
+def test_half_of_a_decision_may_leave_a_group_without_any_value() -> None:
+    """The last member has left, and the record that deletes the group is missing. A coordinator may load no group."""
+    assert run_part("consumers", HALF_DECISION_SEED)
 
 
 @pytest.mark.parametrize(
