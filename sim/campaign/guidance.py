@@ -18,7 +18,7 @@ import attrs
 
 from sim.campaign.results import Outcome
 from sim.machine.guards import CLIENTS_LOG_IN
-from sim.options import GUARDED_DUTIES, RunOptions
+from sim.options import GUARDED_DUTIES, WORKLOAD_SETTINGS, RunOptions
 
 GUIDED_PROBABILITY = 0.25
 ADDED_MAX = 2
@@ -130,7 +130,10 @@ def with_added(options: RunOptions, added: Sequence[str]) -> RunOptions:
                 storm = attrs.evolve(options.storm, kinds=(*options.storm.kinds, word))
                 options = attrs.evolve(options, storm=storm)
             case "workload":
-                options = attrs.evolve(options, workloads=(*options.workloads, word))
+                # Without its settings, a workload waits for Kafka's timeouts, which are longer than its checks permit.
+                needed = {key: values[0] for key, values in WORKLOAD_SETTINGS.get(word, {}).items()}
+                shape = attrs.evolve(options.shape, settings={**needed, **options.shape.settings})
+                options = attrs.evolve(options, shape=shape, workloads=(*options.workloads, word))
             case "duty":
                 shape = options.shape
                 if word in GUARDED_DUTIES and not shape.guarded:

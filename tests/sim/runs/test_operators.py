@@ -173,6 +173,16 @@ def test_an_operator_of_rights_comes_with_a_listener_that_asks_who_one_is() -> N
     assert with_added(plain, ("duty access",)).shape.guarded
 
 
+def test_an_added_workload_has_its_settings() -> None:
+    """A group with short sessions is added to a run. Its brokers get short sessions, unless the run has drawn others
+    (seed 1500049)."""
+    options = RunOptions.draw(0, "default", nodes=3)
+    key = "group.consumer.session.timeout.ms"
+    for drawn, expected in (({}, "1000"), ({key: "6000"}, "6000")):
+        plain = attrs.evolve(options, shape=attrs.evolve(options.shape, settings=drawn), workloads=())
+        assert with_added(plain, ("workload herd",)).shape.settings[key] == expected
+
+
 def test_branches_are_both_ways_of_a_conditional_jump() -> None:
     """For the coverage, a condition has two branches: the line that follows it, and the line to which it jumps."""
     names: dict[str, Any] = {}
