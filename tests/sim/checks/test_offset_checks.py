@@ -101,7 +101,8 @@ def test_offsets_that_are_told_are_the_committed_ones() -> None:
         "if not end.is_commit:",
         "if end.is_commit is not None:",
     ):
-        older = quiet_copy()
+        # In this run an answer is checked before the coordinators' states are compared, which differ as well.
+        older = quiet_copy(3)
     assert "that group copiers is at -1 in copy-source" in older.message
 
 

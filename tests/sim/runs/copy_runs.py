@@ -12,9 +12,9 @@ SEED = 2
 SECONDS = 6.0
 
 
-def quiet_options() -> RunOptions:
+def quiet_options(seed: int = SEED) -> RunOptions:
     """Make options for three nodes in calm weather, with copiers and one producer."""
-    options = RunOptions.draw(SEED, "calm", nodes=3, controllers=0, seconds=SECONDS)
+    options = RunOptions.draw(seed, "calm", nodes=3, controllers=0, seconds=SECONDS)
     settings = {**options.shape.settings, **{key: values[0] for key, values in TRANSACTION_SETTINGS.items()}}
     return attrs.evolve(
         options,
@@ -26,6 +26,6 @@ def quiet_options() -> RunOptions:
     )
 
 
-def quiet_copy() -> RunResult:
+def quiet_copy(seed: int = SEED) -> RunResult:
     """Run such a quiet cluster with copiers."""
-    return run(SEED, quiet_options())
+    return run(seed, quiet_options(seed))
