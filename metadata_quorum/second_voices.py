@@ -29,8 +29,8 @@ class _Voice:
 
     broker_epoch: int
     heard_ms: int
-    silent: dict[int, tuple[int, int]] | None
-    """For each broker that it calls silent: the broker epoch, and when the silence began; None from Kafka's brokers."""
+    silent: dict[int, int] | None
+    """The broker epoch of each broker that it calls silent; None from Kafka's brokers."""
 
 
 class SecondVoices:
@@ -56,7 +56,7 @@ class SecondVoices:
             None
             if silent is None
             else {
-                each.broker_id: (each.broker_epoch, now_ms - each.silent_ms)
+                each.broker_id: each.broker_epoch
                 for each in silent
                 if each.broker_id != broker_id and each.silent_ms >= self._suspicion_ms
             }
@@ -89,7 +89,7 @@ class SecondVoices:
                 and broker.epoch == voice.broker_epoch
                 and now_ms - voice.heard_ms <= self._suspicion_ms // 2
                 and voice.silent is not None
-                and voice.silent.get(suspect.broker_id, (-1, 0))[0] == suspect.epoch
+                and voice.silent.get(suspect.broker_id) == suspect.epoch
             ):
                 return broker_id
         return None

@@ -209,14 +209,14 @@ def _controller_hint(args: argparse.Namespace, client: Client, listener: str, ad
         used = _controller_properties(args).get("security.protocol", "PLAINTEXT").upper()
         key = f"{FOR_CONTROLLERS}security.protocol"
         if wanted is not None and wanted != used:
-            todo = f"it speaks {wanted}, and this command spoke {used}: set {key}={wanted}"
+            remedy = f"it speaks {wanted}, and this command spoke {used}: set {key}={wanted}"
         elif used == "PLAINTEXT":
-            todo = f"if it is secured, set {key} to its protocol"
+            remedy = f"if it is secured, set {key} to its protocol"
         else:
             kind = "ssl." if used == "SSL" else "sasl. and ssl." if used == "SASL_SSL" else "sasl."
-            todo = f"the command spoke {used}: check the keys that begin with {FOR_CONTROLLERS}{kind}"
+            remedy = f"the command spoke {used}: check the keys that begin with {FOR_CONTROLLERS}{kind}"
         known[address] = (
-            f"This is the controllers' listener {listener} at {address}; {todo} in the --command-config file (docs/security.md)"
+            f"This is the controllers' listener {listener} at {address}; {remedy} in the --command-config file (docs/security.md)"
         )
     return known[address]
 

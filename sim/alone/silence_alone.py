@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import attrs
@@ -223,10 +224,10 @@ class Schedule:
         """
         self._sessions.start(self._image, 0)
         for each in self.brokers:
-            self.does(each, 0.0, lambda each=each: self.beat(each))  # type: ignore[misc]
+            self.does(each, 0.0, partial(self.beat, each))
             for other in self.brokers:
                 if other != each:
-                    self.does(each, 0.0, lambda each=each, other=other: self.fetch(each, other))  # type: ignore[misc]
+                    self.does(each, 0.0, partial(self.fetch, each, other))
         self.at(self._random.uniform(0, self._pause_every_seconds), self.pause_someone)
         if self._random.random() < 0.3:
             self.at(self._random.uniform(0, PEACE_SECONDS / 2), self.take_the_network_down)
