@@ -176,9 +176,12 @@ def test_a_dead_node_calls_nothing() -> None:
 
 def children() -> set[str]:
     """Return the child processes of this process, zombies included."""
-    return {
-        pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
-    }
+    found: set[str] = set()
+    for task in Path("/proc/self/task").iterdir():
+        # `Thread.join` returns shortly before the kernel ends the thread. Its children pass to another thread.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.update((task / "children").read_text().split())
+    return found
 
 
 def descriptors() -> dict[str, str]:
