@@ -1,0 +1,177 @@
+// The cluster: what is wrong now and what to do, its figures, brokers and disks, the quorum, and what happened lately.
+
+import { get } from "../code/api.js";
+import { chart, series } from "../code/chart.js";
+import { h, shown } from "../code/dom.js";
+import { absent, ago, byteRate, bytes, count, counted, duration, rate, sentence } from "../code/format.js";
+import { emptyBox, link, pageHead, panel, panelWith, sign, tile, tiles } from "../code/parts.js";
+import { whoAmI, tellState } from "../code/shell.js";
+import { brokerState, diskStates } from "./broker_states.js";
+import { quorumTable } from "./quorum.js";
+
+export const title = () => "Cluster";
+
+const WORDS = { ok: "All is well", warning: "Something needs a look", critical: "Something is wrong" };
+
+export function start(page) {
+  const beside = { brokers: null, quorum: null };
+  keepBeside(page, beside);
+  return page.live({
+    events: { path: "/api/events", params: { view: "overview" }, name: "overview" },
+    render: (data) => {
+      note(data);
+      return body(data, beside);
+    },
+    frame: (inner) => [pageHead("Cluster"), inner],
+  });
+}
+
+// Brokers and quorum change seldom and cost more to ask for: every ten seconds.
+async function keepBeside(page, beside) {
+  while (!page.signal.aborted) {
+    if (!document.hidden) {
+      const asked = [get("/api/brokers", {}, page), get("/api/quorum", {}, page)];
+      const [brokers, quorum] = await Promise.allSettled(asked);
+      // Without an answer the panel keeps what it had; without a right it says so.
+      if (brokers.status === "fulfilled") beside.brokers = brokers.value;
+      else if (brokers.reason.status === 403) beside.brokers = brokers.reason;
+      if (quorum.status === "fulfilled") beside.quorum = quorum.value;
+      else if (quorum.reason.status === 403) beside.quorum = quorum.reason;
+      page.draw();
+    }
+    await new Promise((resolve) => setTimeout(resolve, 10_000));
+  }
+}
+
+let noted = null;
+
+function note(data) {
+  if (data === noted) return;
+  noted = data;
+  tellState(data);
+  if (absent(data.records_per_second)) return;
+  series("throughput").add(Date.now(), new Map([["records", data.records_per_second], ["bytes", data.bytes_per_second]]));
+}
+
+function body(data, beside) {
+  return [
+    judgement(data),
+    data.troubles?.length ? h("ul.troubles", { "aria-label": "Troubles" }, data.troubles.map(trouble)) : null,
+    figures(data),
+    h("div.columns", {}, throughput(data), quorumPanel(data, beside.quorum)),
+    brokersPanel(beside.brokers),
+    eventsPanel(data.events ?? []),
+  ];
+}
+
+function judgement(data) {
+  const troubles = data.troubles?.length ?? 0;
+  const word = WORDS[data.judgement] ?? data.judgement;
+  const alive = `${counted(data.brokers_alive, "broker")} of ${count(data.brokers)} ${data.brokers_alive === 1 ? "serves" : "serve"} ${counted(data.topics, "topic")} with ${counted(data.partitions, "partition")}.`;
+  return h(
+    "section.judgement",
+    { "aria-label": "State of the cluster" },
+    sign(data.judgement),
+    h("div", {}, h("p.judgement-word", { class: data.judgement }, troubles > 1 ? `${word}: ${troubles} troubles` : word), h("p.serving", {}, alive)),
+  );
+}
+
+function trouble(each) {
+  return h(
+    "li.trouble",
+    { class: each.severity },
+    sign(each.severity),
+    h("div", {}, h("p.what", {}, shown(sentence(each.sentence))), each.what_to_do ? h("p.todo", {}, shown(sentence(each.what_to_do)), each.link ? [" ", troubleLink(each.link)] : null) : null),
+  );
+}
+
+function troubleLink(where) {
+  // A place in this console is a link. A page of the handbook is named: the console works without the internet.
+  if (/^\/(?!\/)/.test(where)) return link(where, "Show it");
+  if (/^https?:\/\//.test(where)) return h("a", { href: where, rel: "noreferrer noopener", target: "_blank" }, "Handbook");
+  return h("span", {}, "See ", h("code", {}, shown(where)), ".");
+}
+
+function figures(data) {
+  const bad = (value, tone) => (value > 0 ? tone : "");
+  return tiles(
+    tile("brokers alive", `${count(data.brokers_alive)} / ${count(data.brokers)}`, { tone: data.brokers_alive < data.brokers ? "critical" : "", href: "/brokers" }),
+    tile("topics", count(data.topics), { href: "/topics" }),
+    tile("partitions", count(data.partitions)),
+    tile("without a leader", count(data.offline), { tone: bad(data.offline, "critical"), href: data.offline ? "/topics?sort=-offline" : null }),
+    tile("under-replicated", count(data.under_replicated), { tone: bad(data.under_replicated, "warning"), href: data.under_replicated ? "/topics?sort=-under_replicated" : null }),
+    tile("under min ISR", count(data.under_min_isr), { tone: bad(data.under_min_isr, "critical") }),
+    tile("moving", count(data.moving), { href: "/moves" }),
+    tile("records in", rate(data.records_per_second)),
+    tile("data in", byteRate(data.bytes_per_second)),
+  );
+}
+
+function throughput(data) {
+  const points = series("throughput");
+  const waiting = points.times.length < 2;
+  return panelWith(
+    "Throughput",
+    "since this page was opened",
+    waiting
+      ? emptyBox("Measuring", "The first rate is the difference of two samples, two seconds apart.")
+      : h("div.panel-body", {}, chart({ key: "throughput", title: "Records in per second", data: points, lines: [["records", "records/s", "--line-1"]], written: rate, height: 150 })),
+  );
+}
+
+function quorumPanel(data, quorum) {
+  const head = absent(data.active_controller) ? "no active controller" : `active controller: node ${data.active_controller}`;
+  if (!quorum) return panelWith("Quorum", head, emptyBox("Asking the controllers\u2026"));
+  if (quorum instanceof Error) return panelWith("Quorum", head, emptyBox("You may not see this", shown(quorum.message)));
+  return panelWith("Quorum", head, quorumTable(quorum));
+}
+
+function brokersPanel(brokers) {
+  if (!brokers) return panel("Brokers and disks", emptyBox("Asking the brokers\u2026"));
+  if (brokers instanceof Error) return panel("Brokers and disks", emptyBox("You may not see this", shown(brokers.message)));
+  const head = [["Broker"], ["Address"], ["State"], ["Leads", 1], ["Replicas", 1], ["Data", 1], ["Fullest disk", 1], ["Time left", 1], ["Disks"]];
+  return panelWith(
+    "Brokers and disks",
+    link("/brokers", "All about brokers"),
+    h(
+      "div.table-scroll",
+      { tabindex: "0", role: "region", "aria-label": "Brokers and disks" },
+      h(
+        "table",
+        {},
+        h("caption.unseen", {}, "Brokers and disks"),
+        h("thead", {}, h("tr", {}, head.map(([name, isNumber]) => h("th", { scope: "col", class: isNumber ? "number" : "" }, name)))),
+        h("tbody", {}, brokers.map(brokerLine)),
+      ),
+    ),
+  );
+}
+
+function brokerLine(each) {
+  const disks = each.disks ?? [];
+  const fullest = disks.filter((disk) => disk.total_bytes).map((disk) => 1 - disk.usable_bytes / disk.total_bytes).sort((a, b) => b - a)[0];
+  const hours = disks.map((disk) => disk.hours_left).filter((left) => !absent(left)).sort((a, b) => a - b)[0];
+  return h(
+    "tr",
+    { "data-key": `broker-${each.id}` },
+    h("td", {}, link(`/brokers?broker=${each.id}`, String(each.id))),
+    h("td", {}, shown(`${each.host}:${each.port}`)),
+    h("td", {}, brokerState(each)),
+    h("td.number", {}, count(each.led)),
+    h("td.number", {}, count(each.replicas)),
+    h("td.number", {}, bytes(each.bytes)),
+    h("td.number", { class: fullest > 0.95 ? "critical" : fullest > 0.85 ? "warning" : "" }, absent(fullest) ? "\u2013" : `${Math.round(fullest * 100)} % full`),
+    h("td.number", {}, absent(hours) ? "\u2013" : duration(hours * 3_600_000)),
+    h("td", {}, diskStates(disks)),
+  );
+}
+
+function eventsPanel(events) {
+  return panelWith(
+    "Lately",
+    link("/history", "All history"),
+    events.length
+      ? h("ul.events", {}, events.slice(0, 12).map((each) => h("li", {}, ago(each.time_ms), h("span", {}, shown(sentence(each.sentence)), each.who ? h("span.who", {}, " \u00b7 ", shown(each.who)) : null))))
+      : emptyBox("Nothing has changed lately", whoAmI().is_kafka ? "Apache Kafka does not let clients read its metadata log." : null),
+  );
+}

@@ -1,0 +1,141 @@
+// One group: its members with what each reads, and its lag by partition, over time.
+
+import { get, part } from "../code/api.js";
+import { chart, series } from "../code/chart.js";
+import { h, plain, shown } from "../code/dom.js";
+import { absent, count, duration, short } from "../code/format.js";
+import { emptyBox, link, pageHead, panel, panelWith, tile, tiles, topicLink } from "../code/parts.js";
+import { table } from "../code/table.js";
+import { groupState, groupType, trendOf, zeroIn } from "./groups.js";
+
+export const title = (page) => plain(page.parts[0], 80);
+
+const LINES = ["--line-1", "--line-2", "--line-3", "--line-4"];
+
+export function start(page) {
+  const id = page.parts[0];
+  return page.live({
+    seconds: 5,
+    load: async (signal) => {
+      const group = await get(`/api/groups/${part(id)}`, {}, { signal });
+      sample(id, group);
+      return group;
+    },
+    render: (group) => body(page, group),
+    frame: (inner, group) => [pageHead(shown(id), { above: link("/groups", "Groups"), beside: group ? [groupType(group), groupState(group)] : [] }), inner],
+  });
+}
+
+function sample(id, group) {
+  const byTopic = new Map();
+  for (const each of group.offsets) if (!absent(each.lag)) byTopic.set(each.topic, (byTopic.get(each.topic) ?? 0) + each.lag);
+  series(`group ${id}`).add(Date.now(), byTopic);
+}
+
+function body(page, group) {
+  const lag = sumOf(group.offsets, "lag");
+  const behind = mostOf(group.offsets, "behind_ms");
+  const trend = group.trend_per_second ?? sumOf(group.offsets, "trend_per_second");
+  const zero = group.zero_in_ms ?? (lag === 0 ? 0 : group.offsets.some((each) => each.lag && absent(each.zero_in_ms)) ? null : mostOf(group.offsets, "zero_in_ms"));
+  return [
+    tiles(
+      tile("members", count(group.members.length)),
+      tile("lag", absent(lag) ? "\u2013" : short(lag), { note: "records" }),
+      tile("behind", lag === 0 ? "0 s" : duration(behind), { note: "oldest record not yet read" }),
+      tile("trend", trendOf(trend), {}),
+      tile("caught up in", zeroIn({ lag, trend_per_second: trend, zero_in_ms: zero })),
+      tile("coordinator", absent(group.coordinator) ? "\u2013" : `broker ${group.coordinator}`),
+    ),
+    lagChart(page.parts[0], group),
+    members(page, group),
+    offsets(page, group),
+  ];
+}
+
+const known = (rows, name) => rows.map((row) => row[name]).filter((value) => !absent(value));
+const sumOf = (rows, name) => (known(rows, name).length ? known(rows, name).reduce((sum, value) => sum + value, 0) : null);
+const mostOf = (rows, name) => (known(rows, name).length ? Math.max(...known(rows, name)) : null);
+
+function lagChart(id, group) {
+  const points = series(`group ${id}`);
+  if (!group.offsets.length) return null;
+  const latest = (name) => points.columns.get(name)?.at(-1) ?? 0;
+  const names = [...points.columns.keys()].sort((one, other) => latest(other) - latest(one)).slice(0, LINES.length);
+  names.sort();
+  const lines = names.map((name, at) => [name, plain(name, 40), LINES[at]]);
+  const drawn = points.times.length < 2 ? emptyBox("Measuring", "The chart begins with the second sample.") : h("div.panel-body", {}, chart({ key: "lag", title: "Lag in records", data: points, lines, written: (value) => short(value), height: 150 }));
+  const note = points.columns.size > LINES.length ? `the ${LINES.length} largest of ${points.columns.size} topics, since this page was opened` : "in records, since this page was opened";
+  return panelWith("Lag by topic", note, drawn);
+}
+
+function members(page, group) {
+  return panelWith(
+    "Members",
+    group.protocol ? ["assigned by ", shown(group.protocol)] : [],
+    table({
+      page,
+      caption: "Members",
+      rows: group.members,
+      keyOf: (row) => row.member_id,
+      empty: emptyBox("The group has no member", "Nobody reads for it now. Its offsets stay until they expire."),
+      columns: [
+        { key: "client", label: "Client", head: true, cell: (row) => h("span.cut", {}, shown(row.client_id ?? "")) },
+        { key: "host", label: "Host", cell: (row) => shown(String(row.host ?? "").replace(/^\//, "")) },
+        { key: "member", label: "Member id", wide: true, cell: (row) => h("span.mono", {}, shown(row.member_id), row.instance_id ? h("span.small-note", {}, "static: ", shown(row.instance_id)) : null) },
+        { key: "reads", label: "Reads", wide: true, cell: (row) => assignment(row.assignment) },
+      ],
+    }),
+  );
+}
+
+function assignment(all) {
+  const list = flat(all);
+  if (!list.length) return h("span.muted", {}, "nothing");
+  const byTopic = Map.groupBy(list, (each) => each.topic);
+  return [...byTopic].map(([topic, parts]) => h("div", {}, topicLink(topic), h("span.muted", {}, ` ${ranges(parts.map((each) => each.partition))}`)));
+}
+
+function flat(all) {
+  if (absent(all)) return [];
+  if (!Array.isArray(all)) return Object.entries(all).flatMap(([topic, parts]) => parts.map((partition) => ({ topic, partition })));
+  return all.flatMap((each) => (Array.isArray(each) ? [{ topic: each[0], partition: each[1] }] : Array.isArray(each.partitions) ? each.partitions.map((partition) => ({ topic: each.topic, partition })) : [each]));
+}
+
+/** Return numbers as ranges: 0-3, 7. */
+export function ranges(numbers) {
+  const sorted = [...numbers].sort((a, b) => a - b);
+  const found = [];
+  for (const number of sorted) {
+    const last = found.at(-1);
+    if (last && number === last[1] + 1) last[1] = number;
+    else found.push([number, number]);
+  }
+  return found.map(([first, last]) => (first === last ? String(first) : `${first}\u2013${last}`)).join(", ");
+}
+
+function offsets(page, group) {
+  const readers = new Map(group.members.flatMap((member) => flat(member.assignment).map((each) => [`${each.topic}/${each.partition}`, member.client_id])));
+  return panel(
+    "Offsets",
+    table({
+      page,
+      caption: "Offsets",
+      rows: group.offsets,
+      sorted: "topic",
+      keyOf: (row) => `${row.topic}/${row.partition}`,
+      empty: emptyBox("No offset is committed", "The group has not said yet how far it has read."),
+      columns: [
+        { key: "topic", label: "Topic", head: true, wide: true, sort: (row) => `${row.topic} ${row.partition}`, cell: (row) => topicLink(row.topic) },
+        { key: "partition", label: "Partition", number: true, sort: (row) => row.partition, cell: (row) => String(row.partition) },
+        { key: "committed", label: "Committed", number: true, sort: (row) => row.committed, cell: (row) => count(row.committed) },
+        { key: "end", label: "Log end", number: true, sort: (row) => row.log_end_offset, cell: (row) => count(row.log_end_offset) },
+        { key: "lag", label: "Lag", number: true, sort: (row) => row.lag, cell: (row) => count(row.lag) },
+        { key: "behind", label: "Behind", number: true, sort: (row) => row.behind_ms, cell: (row) => (row.lag === 0 ? "0 s" : duration(row.behind_ms)) },
+        { key: "trend", label: "Trend", number: true, sort: (row) => row.trend_per_second, cell: (row) => trendOf(row.trend_per_second) },
+        { key: "zero", label: "Caught up in", number: true, sort: (row) => row.zero_in_ms, cell: zeroIn },
+        { key: "reader", label: "Read by", cell: (row) => h("span.cut", {}, shown(readers.get(`${row.topic}/${row.partition}`) ?? "\u2013")) },
+      ],
+    }),
+  );
+}
+
