@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from odradek.serving.patterns import CompiledPattern
 
-__all__ = ["filter_by", "filter_of", "pattern"]
+__all__ = ["FilteredRecord", "filter_by", "filter_of", "pattern"]
 
 
-class _Record(Protocol):
-    """The parts of a `ConsumerRecord` that filters look at."""
+class FilteredRecord(Protocol):
+    """The parts of a record that filters look at."""
 
     @property
     def key(self) -> bytes | None: ...
@@ -25,7 +25,7 @@ class _Record(Protocol):
     def headers(self) -> tuple[tuple[str, bytes | None], ...]: ...
 
 
-Filter = Callable[[_Record], bool]
+Filter = Callable[[FilteredRecord], bool]
 
 
 def pattern(text: str) -> CompiledPattern:
@@ -57,7 +57,7 @@ def filter_by(
     if key is None and not headers and found is None:
         return None
 
-    def fits(record: _Record) -> bool:
+    def fits(record: FilteredRecord) -> bool:
         if key is not None and record.key != key:
             return False
         if headers and not all(header in record.headers for header in headers):

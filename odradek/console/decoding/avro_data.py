@@ -8,9 +8,9 @@ one, too.
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
-import struct
 from struct import Struct
 from uuid import UUID
 

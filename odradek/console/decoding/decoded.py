@@ -12,10 +12,12 @@ from typing import TypeAlias
 
 import attrs
 
+from odradek.console.shapes.fields import about
+
 __all__ = [
     "FORMATS",
-    "DecodingError",
     "Decoded",
+    "DecodingError",
     "Json",
     "as_hex",
     "as_json",
@@ -43,18 +45,21 @@ class DecodingError(Exception):
 class Decoded:
     """The text of a key, a value or a header's value."""
 
-    format: str
-    """How the bytes were read: text, json, hex, avro, protobuf, json-schema, internal, or null."""
-    text: str | None
-    """The text; null for a null."""
-    schema_id: int | None = None
-    """The id of the schema in the registry that the bytes name."""
-    error: str | None = None
-    """The reason why the bytes were not decoded as wished."""
-    is_cut: bool = False
-    """True if the text is only the beginning."""
-    size_bytes: int = 0
-    """The bytes of the whole key or value."""
+    format: str = attrs.field(
+        metadata=about(
+            "how the bytes were read",
+            choices=("text", "json", "hex", "avro", "protobuf", "json-schema", "internal", "null"),
+        )
+    )
+    text: str | None = attrs.field(metadata=about("the text; null for a null"))
+    schema_id: int | None = attrs.field(
+        default=None, metadata=about("the id of the schema in the registry that the bytes name")
+    )
+    error: str | None = attrs.field(
+        default=None, metadata=about("the reason why the bytes were not decoded as wished")
+    )
+    is_cut: bool = attrs.field(default=False, metadata=about("true if the text is only the beginning"))
+    size_bytes: int = attrs.field(default=0, metadata=about("bytes of the whole key or value"))
 
 
 def as_null() -> Decoded:

@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import attrs
 
@@ -34,8 +34,6 @@ from odradek.console.decoding.registry import RegisteredSchema, Registry, Regist
 from odradek.console.decoding.schema_files import FileSchema, SchemaFiles
 
 __all__ = ["Decoders", "DecodingSettings"]
-
-T = TypeVar("T")
 
 STRUCTURED_BYTES_MAX = 4 << 20
 """The most bytes of a key or value that are decoded by a schema."""
@@ -153,14 +151,9 @@ class Decoders:
             return attrs.evolve(found, format=kind, schema_id=schema_id, size_bytes=len(data))
         _refuse_large(data)
         if kind == "avro":
-            avro = self._compiled_schema(schema_id, lambda: _avro_of(registered))
-            value = read_avro(avro, data[_FRAME_SIZE:])
+            value = read_avro(self._avro_schema(schema_id, registered), data[_FRAME_SIZE:])
         elif kind == "protobuf":
-            protobuf = self._of_kind(
-                schema_id,
-                ProtobufSchema,
-                lambda: compile_protobuf(registered.text, dict(registered.references)),
-            )
+            protobuf = self._protobuf_schema(schema_id, registered)
             path, position = read_message_path(data, _FRAME_SIZE)
             value = read_protobuf(protobuf.at(path), data[position:])
         else:
@@ -169,28 +162,33 @@ class Decoders:
             )
         return structured(kind, value, data, characters_max, schema_id)
 
-    def _of_kind(self, schema_id: int, kind: type[T], compile_schema: Callable[[], T]) -> T:
+    def _avro_schema(self, schema_id: int, registered: RegisteredSchema) -> AvroType:
+        texts = [text for _, text in registered.references]
+        found = self._compiled_once(schema_id, lambda: parse_avro_schema(registered.text, texts))
+        assert isinstance(found, AvroType), "a registry never changes the kind of a schema"
+        return found
+
+    def _protobuf_schema(self, schema_id: int, registered: RegisteredSchema) -> ProtobufSchema:
+        imports = dict(registered.references)
+        found = self._compiled_once(schema_id, lambda: compile_protobuf(registered.text, imports))
+        assert isinstance(found, ProtobufSchema), "a registry never changes the kind of a schema"
+        return found
+
+    def _compiled_once(self, schema_id: int, compile_schema: Callable[[], _Compiled]) -> _Compiled:
         """Return a compiled schema. A schema that cannot be compiled is remembered, too. Raises `DecodingError`."""
         with self._lock:
             found = self._compiled.get(schema_id)
             if found is None:
-                found = self._compiled[schema_id] = _compiled(compile_schema)
+                try:
+                    found = compile_schema()
+                except DecodingError as error:
+                    found = error
+                self._compiled[schema_id] = found
                 if len(self._compiled) > _COMPILED_MAX:
                     self._compiled.popitem(last=False)
         if isinstance(found, DecodingError):
             raise DecodingError(str(found))
         return found
-
-
-def _compiled(compile_schema: Callable[[], T]) -> T | DecodingError:
-    try:
-        return compile_schema()
-    except DecodingError as error:
-        return error
-
-
-def _avro_of(registered: RegisteredSchema) -> AvroType:
-    return parse_avro_schema(registered.text, [text for _, text in registered.references])
 
 
 def _by_file(schema: FileSchema, data: bytes, characters_max: int) -> Decoded:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from odradek.client.consumer.consumer_records import BatchRecords
-from odradek.client.consumer.consumer_types import ConsumerRecord
 from odradek.client.consumer.record_runs import LastShapes
 from odradek.console.reading.batch_fetches import FetchedBatches
 from odradek.console.reading.transaction_states import StableStates, TransactionState
@@ -22,8 +21,9 @@ from odradek.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from odradek.console.reading.record_filters import RecordFilter
+    from odradek.wire.batches.records import Header
 
-__all__ = ["Found", "PartitionFindings", "Tick", "Transaction", "take_findings"]
+__all__ = ["Found", "PartitionFindings", "StoredRecord", "Tick", "Transaction", "take_findings"]
 
 DECOMPRESSED_BYTES_MAX = 64 << 20
 """The most bytes that a batch may decompress to."""
@@ -47,6 +47,21 @@ class Transaction:
 
 
 @attrs.frozen
+class StoredRecord:
+    """A record of a topic. Times are in milliseconds since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    """0 for the producer's time, 1 for the broker's."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+@attrs.frozen
 class Found:
     """A record, a marker, or a place whose records cannot be read."""
 
@@ -55,7 +70,7 @@ class Found:
     next_offset: int
     """The offset at which reading continues."""
     time_ms: int
-    record: ConsumerRecord | None = None
+    record: StoredRecord | None = None
     transaction: Transaction | None = None
     marker: EndMarker | None = None
     """The marker, if this is the control record of a transaction."""
@@ -200,7 +215,17 @@ def _take_batch(
                 findings.next_offset = record.offset + 1
                 findings.scanned += 1
                 if fits is None or fits(record):
-                    _add(findings, record, transaction)
+                    stored = StoredRecord(
+                        record.topic,
+                        record.partition,
+                        record.offset,
+                        record.timestamp,
+                        record.timestamp_type,
+                        record.key,
+                        record.value,
+                        record.headers,
+                    )
+                    _add(findings, stored, transaction)
             yield
     except (KafkaError, CorruptBatch) as error:
         at = max(findings.next_offset, header.base_offset)
@@ -210,10 +235,8 @@ def _take_batch(
     findings.next_offset = header.next_offset
 
 
-def _add(findings: PartitionFindings, record: ConsumerRecord, transaction: Transaction | None) -> None:
+def _add(findings: PartitionFindings, record: StoredRecord, transaction: Transaction | None) -> None:
     findings.held_bytes += len(record.key or b"") + len(record.value or b"") + 100
     findings.found.append(
-        Found(
-            findings.partition, record.offset, record.offset + 1, record.timestamp, record, transaction
-        )
+        Found(findings.partition, record.offset, record.offset + 1, record.timestamp, record, transaction)
     )

@@ -61,7 +61,9 @@ class _PartitionStates:
     def state_of(self, header: BatchHeader) -> TransactionState:
         """Return the state of a transactional batch. A marker has the state of its own transaction."""
         offset = header.base_offset
-        found = state_by_markers(self._markers, header.producer_id, offset - 1 if header.is_control else offset)
+        found = state_by_markers(
+            self._markers, header.producer_id, offset - 1 if header.is_control else offset
+        )
         if found is not None:
             return found
         if self._open_since is None:

@@ -7,24 +7,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from odradek.cli.streams.record_filter import filter_by
+from odradek.cli.streams.record_filter import FilteredRecord, filter_by
 from odradek.console.shapes.view_errors import ViewError
 
 if TYPE_CHECKING:
-    from odradek.client.consumer.consumer_types import ConsumerRecord
     from odradek.console.decoding.decoders import Decoders
     from odradek.serving.patterns import CompiledPattern
 
 __all__ = ["RecordFilter", "record_filter"]
 
-RecordFilter: TypeAlias = "Callable[[ConsumerRecord], bool]"
+RecordFilter: TypeAlias = "Callable[[FilteredRecord], bool]"
 PATTERN_CHARACTERS_MAX = 1000
 _SHOWN_CHARACTERS = 1 << 16
 """The characters of the text of a value that the pattern is compared with."""
 
 
 def record_filter(
-    pattern: str, key: str | None, headers: Sequence[str], decoders: Decoders
+    topic: str, pattern: str, key: str | None, headers: Sequence[str], decoders: Decoders
 ) -> RecordFilter | None:
     """Make the filter; None lets every record pass. A header is `name=value`. Raises `ViewError`.
 
@@ -42,16 +41,14 @@ def record_filter(
     if compiled is None:
         return exact
 
-    def fits(record: ConsumerRecord) -> bool:
+    def fits(record: FilteredRecord) -> bool:
         if record.value is None or (exact is not None and not exact(record)):
             return False
         if compiled.search(record.value.decode(errors="replace")) is not None:
             return True
-        if not decoders.is_structured(record.topic, record.value):
+        if not decoders.is_structured(topic, record.value):
             return False
-        _, shown = decoders.key_and_value(
-            record.topic, record.key, record.value, characters_max=_SHOWN_CHARACTERS
-        )
+        _, shown = decoders.key_and_value(topic, record.key, record.value, characters_max=_SHOWN_CHARACTERS)
         return compiled.search(shown.text or "") is not None
 
     return fits

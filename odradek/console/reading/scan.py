@@ -162,7 +162,9 @@ class Scan:
             if not only_stable:
                 states = self._open.states(TopicPartition(self._topic, index), fetched)
             found = PartitionFindings(self._topic, index, span.position, span.end)
-            yield from take_findings(found, fetched, states, self._fits, limit, with_markers=self._with_markers)
+            yield from take_findings(
+                found, fetched, states, self._fits, limit, with_markers=self._with_markers
+            )
             self.progress.scanned += found.scanned
             span.stable = fetched.last_stable_offset
             if found.next_offset <= span.position:
@@ -231,7 +233,11 @@ class Scan:
     def _pass_over(self, span: Span, fetched: FetchedBatches, only_stable: bool) -> None:
         """Handle an answer without bytes: an end of the log, or of its stable part."""
         span.stable = fetched.last_stable_offset
-        if only_stable and span.position >= fetched.last_stable_offset and fetched.high_watermark > span.position:
+        if (
+            only_stable
+            and span.position >= fetched.last_stable_offset
+            and fetched.high_watermark > span.position
+        ):
             span.stable = span.position
         elif span.end is not None and span.position >= fetched.high_watermark:
             # The log ends below the wanted end, since records were lost or cut off.

@@ -32,11 +32,15 @@ class TransactionState(Enum):
     """It has ended, but its marker lies too far behind the record to look for it."""
 
 
+def _reversed(aborted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    return list(reversed(aborted))
+
+
 @attrs.define
 class StableStates:
     """The states of batches below the last stable offset, in the order of their offsets."""
 
-    _aborted: list[tuple[int, int]] = attrs.field(converter=lambda each: list(reversed(each)))
+    _aborted: list[tuple[int, int]] = attrs.field(converter=_reversed)
     _open_aborted: set[int] = attrs.field(factory=set, init=False)
 
     def state_of(self, header: BatchHeader, marker: EndMarker | None) -> TransactionState:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from odradek.client.core.client_keys import AdminSettings
 from odradek.client.shells.admin_client import Admin
+from odradek.client.shells.blocking import Client
 from odradek.client.shells.consumer import Consumer
+from odradek.console.decoding.decoders import Decoders, DecodingSettings
 from odradek.console.sessions.kept_values import KeptValues
 from odradek.console.sessions.samples import Samples
 
@@ -20,9 +23,17 @@ class Session:
     """One user of the console. All sessions with the same credentials share this object."""
 
     def __init__(
-        self, properties: Mapping[str, object], user: str | None = None, mechanism: str | None = None
+        self,
+        properties: Mapping[str, object],
+        user: str | None = None,
+        mechanism: str | None = None,
+        decoders: Decoders | None = None,
     ) -> None:
-        """Make the clients; they connect at first use. `properties` are keys of clients. Raises `ValueError`."""
+        """Make the clients; they connect at first use. `properties` are keys of clients. Raises `ValueError`.
+
+        All sessions of a console share its `decoders`.
+        """
+        self.decoders = decoders or Decoders(DecodingSettings())
         self.user = user
         """The name with which the user has logged in; None if the cluster has no logins, or the name is in a token."""
         self.mechanism = mechanism
@@ -44,6 +55,11 @@ class Session:
         """Make a consumer with the rights of this user; the caller closes it. Keys have `_` for `.`."""
         more = {name.replace("_", "."): value for name, value in keys.items()}
         return Consumer({**self._properties, **more})
+
+    def open_client(self) -> Client:
+        """Make a client with connections of its own, for one thread that waits for records; the caller closes it."""
+        config = AdminSettings.from_properties(self._properties).client_config(fail_fast=True)
+        return Client(self.bootstrap, timeout_ms=int(ASK_SECONDS_MAX * 1000), config=config)
 
     @property
     def bootstrap(self) -> str:
