@@ -6,25 +6,30 @@ wait for the first, or get its bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from odradek.console.http.messages import Request, Response
 from odradek.console.http.page_files import PageFile
-from odradek.console.http.request_rules import HostRules, judge_request
+from odradek.console.http.request_rules import POSTED, HostRules, judge_request
+from odradek.console.openapi import description
 from odradek.console.routes import Route, route_of
+from odradek.console.sessions.doors import Door
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.documents import encode_document
 from odradek.console.shapes.view_errors import ViewError, view_error_of
+from odradek.console.streams.broadcasts import Broadcasts
 from odradek.console.streams.stream_responses import StreamResponses
-from odradek.env.ports import Clock, Event, Log, Workers
+from odradek.console.views.cluster import stranger
+from odradek.env.ports import Env, Event, Log, TaskGroup, Workers
 
 __all__ = ["Application"]
 
 SHARED_SECONDS = 1.0
 SHARED_MAX = 256
 _JSON = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
+_DONE = b"{}"
 _PAGE_NAMES = frozenset(
     {
         "",
@@ -61,21 +66,24 @@ class Application:
         *,
         hosts: HostRules,
         pages: Mapping[str, PageFile],
-        session: Callable[[Request], Session],
+        door: Door,
         streams: StreamResponses,
-        clock: Clock,
+        env: Env,
         workers: Workers,
-        new_event: Callable[[], Event],
+        tasks: TaskGroup,
         log: Log,
     ) -> None:
         self._hosts = hosts
         self._pages = pages
-        self._session = session
+        self._door = door
         self._streams = streams
-        self._clock = clock
+        self._clock = env.clock
         self._workers = workers
-        self._new_event = new_event
+        self._new_event = env.event
         self._log = log
+        self._broadcasts = Broadcasts(
+            self.viewed, clock=env.clock, meter=env.meter, tasks=tasks, new_event=env.event
+        )
         self._shared: dict[tuple[Session, str, object], _Shared] = {}
 
     async def answer(self, request: Request) -> Response:
@@ -88,7 +96,7 @@ class Application:
                 return await self._api(request)
             return self._page(request)
         except ViewError as error:
-            return _error_response(error)
+            return _error_response(request, error)
 
     def _page(self, request: Request) -> Response:
         file = self._pages.get(request.path)
@@ -102,15 +110,37 @@ class Application:
         return Response(200, headers, file.data)
 
     async def _api(self, request: Request) -> Response:
-        found = route_of(request.parts)
-        if found is None:
-            raise ViewError(404, "NOT_FOUND", "the API has no such address; /api/openapi.json lists them")
-        route, words = found
-        session = self._session(request)
-        query = route.parse((*words, *request.words))
+        match request.path:
+            case "/api/login":
+                return Response(200, (*_JSON, ("Set-Cookie", await self._door.log_in(request))), _DONE)
+            case "/api/logout":
+                return Response(200, (*_JSON, ("Set-Cookie", await self._door.log_out(request))), _DONE)
+            case "/api/openapi.json":
+                return Response(200, _JSON, description())
+        session = self._door.session_of(request)
+        if session is None and request.path == "/api/session" and not request.words:
+            return Response(200, _JSON, encode_document(stranger(await self._door.mechanisms())))
+        if session is None:
+            raise ViewError(401, "LOGIN_NEEDED", "log in first")
+        if request.path == "/api/events":
+            return self._events(session, request.words)
+        route, query = _asked(request.parts, request.words)
         if route.run is None:
             return await self._streams.response(route, session, query)
         return Response(200, _JSON, await self.viewed(session, route, query))
+
+    def _events(self, session: Session, words: Sequence[tuple[str, str]]) -> Response:
+        """Answer a page that listens. The word `view` names the view; all other words are for this view."""
+        names = [value for name, value in words if name == "view"] or ["overview"]
+        if len(names) > 1:
+            raise ViewError(400, "INVALID_QUERY", "the word 'view' of the address: it is given twice")
+        rest = [each for each in words if each[0] != "view"]
+        route, query = _asked(("api", *names[0].split("/")), rest)
+        if route.run is None:
+            raise ViewError(
+                400, "INVALID_QUERY", "the word 'view' of the address: this view cannot be listened to"
+            )
+        return self._broadcasts.response(names[0].partition("/")[0], route, session, query)
 
     async def viewed(self, session: Session, route: Route, query: object) -> bytes:
         """Return the encoded answer of a view that answers once. Raises `ViewError`."""
@@ -157,9 +187,18 @@ class Application:
             raise ViewError(503, "TOO_BUSY", "too many views are computed at once: try again in a moment")
 
 
-def _error_response(error: ViewError) -> Response:
+def _asked(parts: Sequence[str], words: Sequence[tuple[str, str]]) -> tuple[Route, object]:
+    """Find the route of a path, and read its query. Raises `ViewError`."""
+    found = route_of(parts)
+    if found is None:
+        raise ViewError(404, "NOT_FOUND", "the API has no such address; /api/openapi.json lists them")
+    route, given = found
+    return route, route.parse((*given, *words))
+
+
+def _error_response(request: Request, error: ViewError) -> Response:
     document = {"status": error.status, "code": error.code, "sentence": error.sentence}
     headers: tuple[tuple[str, str], ...] = _JSON
     if error.status == 405:
-        headers = (*headers, ("Allow", "GET"))
+        headers = (*headers, ("Allow", "POST" if request.path in POSTED else "GET"))
     return Response(error.status, headers, encode_document(document))

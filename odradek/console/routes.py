@@ -16,6 +16,7 @@ import attrs
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.queries import parse_query
 from odradek.console.streams.thread_stream import ByteStream, EventStream
+from odradek.console.views.brokers import brokers, quorum
 from odradek.console.views.cluster import overview, who_am_i
 from odradek.console.views.simple_topics import topics
 
@@ -135,6 +136,8 @@ def _route(
 ROUTES: Sequence[Route] = (
     viewed("/api/session", who_am_i),
     viewed("/api/overview", overview),
+    viewed("/api/brokers", brokers),
+    viewed("/api/quorum", quorum),
     viewed("/api/topics", topics),
 )
 """All views. Addresses without braces come before those with them."""

@@ -97,8 +97,7 @@ class HttpServer:
         self._limits = limits or Limits()
         self._always = always
         self._peers: dict[_Peer, None] = {}
-        self.last_active = clock.monotonic()
-        """The monotonic time of the last byte of a request or a stream."""
+        self._last_active = clock.monotonic()
         self._counts = {"requests": 0, "refused": 0, "dropped": 0}
 
     def statistics(self) -> dict[str, int]:
@@ -108,6 +107,11 @@ class HttpServer:
     @property
     def port(self) -> int:
         return self._listener.port
+
+    @property
+    def idle_seconds(self) -> float:
+        """The seconds since the last request, or since the last byte of a stream."""
+        return self._clock.monotonic() - self._last_active
 
     @property
     def is_busy(self) -> bool:
@@ -191,7 +195,7 @@ class HttpServer:
 
     def mark_active(self) -> None:
         """Note that somebody looks."""
-        self.last_active = self._clock.monotonic()
+        self._last_active = self._clock.monotonic()
 
     def count(self, what: str) -> None:
         """Add one to a counter of `statistics`."""
@@ -250,12 +254,10 @@ class _Exchanges:
 
     async def _next_request(self) -> Request | None:
         """Read one request; None if the peer sends none. Raises `ConnectionLost`, `_Refused`."""
-        with self._clock.timeout_at(self._clock.monotonic() + self._limits.idle_seconds_max):
-            while not self._has_bytes:
-                if not await self._receive():
-                    return None
-                self._has_bytes = True
-        if not self._has_bytes:
+        with self._clock.timeout_at(self._clock.monotonic() + self._limits.idle_seconds_max) as idle:
+            if not self._has_bytes and not await self._receive():
+                return None
+        if idle.expired:
             return None
         request: Request | None = None
         deadline = self._clock.monotonic() + self._limits.request_seconds_max

@@ -17,7 +17,7 @@ import attrs
 
 from odradek.console.http.messages import Request
 
-__all__ = ["SECURITY_HEADERS", "HostRules", "Refusal", "judge_request"]
+__all__ = ["POSTED", "SECURITY_HEADERS", "HostRules", "Refusal", "is_loopback", "judge_request"]
 
 SECURITY_HEADERS = (
     (
@@ -34,7 +34,7 @@ SECURITY_HEADERS = (
 """Headers of every response."""
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?\Z")
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-_POSTED = ("/api/login", "/api/logout")
+POSTED = ("/api/login", "/api/logout")
 
 
 @attrs.frozen
@@ -108,9 +108,9 @@ def judge_request(request: Request, hosts: HostRules) -> Refusal | None:
             "the console is not known by this name: reach it by its address, or add the name to odradek.console.hosts",
         )
     is_post = request.method == "POST"
-    if request.method != "GET" and not (is_post and request.path in _POSTED):
+    if request.method != "GET" and not (is_post and request.path in POSTED):
         return Refusal(405, "METHOD_NOT_ALLOWED", "the console only answers GET")
-    if not is_post and request.path in _POSTED:
+    if not is_post and request.path in POSTED:
         return Refusal(405, "METHOD_NOT_ALLOWED", "this address only takes POST")
     if not is_post and request.body:
         return Refusal(400, "INVALID_REQUEST", "a GET has no body")

@@ -16,7 +16,6 @@ __all__ = ["ASK_SECONDS_MAX", "Session"]
 
 ASK_SECONDS_MAX = 10.0
 """The greatest number of seconds that a view waits for the cluster."""
-_OF_ADMINS_ONLY = ("client.id", "default.api.timeout.ms", "request.timeout.ms")
 
 
 class Session:
@@ -50,6 +49,7 @@ class Session:
         """Values that views of this user keep for a moment."""
         self.samples = Samples(self.client)
         """The state of the cluster at two moments, for views with rates."""
+        self.is_closed = False
 
     def consumer(self, **keys: object) -> Consumer:
         """Make a consumer with the rights of this user; the caller closes it. Keys have `_` for `.`."""
@@ -68,4 +68,5 @@ class Session:
 
     def close(self) -> None:
         """End all calls of this user, and close the connections."""
+        self.is_closed = True
         self.client.close()

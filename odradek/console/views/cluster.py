@@ -8,12 +8,14 @@ import attrs
 
 import odradek
 from odradek.cli.health.judgement import Problem, problems_of
+from odradek.client.errors import ClientError
 from odradek.console.sessions.samples import Sample
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.fields import about
 from odradek.console.shapes.queries import NoQuery
+from odradek.wire.errors import KafkaError
 
-__all__ = ["Overview", "Trouble", "WhoAmI", "overview", "who_am_i"]
+__all__ = ["Overview", "Trouble", "WhoAmI", "overview", "stranger", "who_am_i"]
 
 
 @attrs.frozen(kw_only=True)
@@ -33,15 +35,44 @@ class WhoAmI:
 
 
 def who_am_i(session: Session, query: NoQuery) -> WhoAmI:
-    """Say who looks, and at which cluster."""
+    """Say who looks, and at which cluster. Before the login, only the ways to log in are known."""
+    described = session.client.describe_cluster()
     return WhoAmI(
         user=session.user,
-        mechanisms=(),
+        mechanisms=() if session.mechanism is None else (session.mechanism,),
         login_needed=False,
-        cluster_id=session.client.describe_cluster().cluster_id,
+        cluster_id=described.cluster_id,
+        version=odradek.__version__,
+        is_kafka=session.cache.value("is_kafka", 60.0, lambda: _is_kafka(session)),
+    )
+
+
+def stranger(mechanisms: Sequence[str]) -> WhoAmI:
+    """Describe a visitor who has to log in first."""
+    return WhoAmI(
+        user=None,
+        mechanisms=mechanisms,
+        login_needed=True,
+        cluster_id=None,
         version=odradek.__version__,
         is_kafka=None,
     )
+
+
+def _is_kafka(session: Session) -> bool | None:
+    """Find out whether other brokers than Odradek's run. Only Odradek's report the health of their disks. None without
+    the right to see disks.
+    """
+    try:
+        found = [
+            directory
+            for each in session.client.describe_log_dirs(timeout=3.0)
+            for directory in each.directories
+            if directory.error is None
+        ]
+    except (KafkaError, ClientError):
+        return None
+    return any(each.health is None for each in found) if found else None
 
 
 @attrs.frozen(kw_only=True)
