@@ -1,0 +1,1 @@
+"""Answers that go on: events for pages that listen, and downloads."""
