@@ -44,9 +44,13 @@ async function refusal(answer) {
   } catch {
     // Something between the browser and the console answered, or the answer was cut: the status has to do.
   }
-  const told = body.error ?? body;
-  const text = told.sentence ?? told.message ?? `The console answered with status ${answer.status}.`;
-  return new ApiError(answer.status, told.code ?? String(answer.status), sentence(text));
+  return troubleOf(body, answer.status);
+}
+
+/** Return the error that the console describes in an answer, or in the event `trouble`. */
+export function troubleOf(told, status = told.status ?? 500) {
+  const text = told.sentence ?? `The console answered with status ${status}.`;
+  return new ApiError(status, told.code ?? String(status), sentence(text));
 }
 
 /** Ask for JSON. Raises ApiError. */
@@ -70,7 +74,8 @@ export async function post(path, body) {
   return answer.status === 204 ? null : answer.json().catch(() => null);
 }
 
-/** Yield the events of a stream as [name, data] until it ends. Leaving the loop or the signal ends the request. */
+/** Yield the events of a stream as [name, data] until it ends. Leaving the loop or the signal ends the request.
+ * A view that fails on the way sends the event `trouble`. */
 export async function* stream(path, params, { signal } = {}) {
   const answer = await ask(address(path, params), { signal, headers: { accept: "text/event-stream" } });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -4,6 +4,8 @@ import { h } from "./dom.js";
 import { moment } from "./format.js";
 
 const KEPT = 600;
+// Seconds between two marks of the time.
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600];
 
 /** Values over time that outlive a page: the newest 600 points of each name. */
 export class Series {
@@ -100,9 +102,13 @@ class Drawing {
       this.plot = new this.uPlot(options(this.box, lines, written, height), [data.times, ...columns], this.box);
       this.names = names;
     } else this.plot.setData([data.times, ...columns]);
-    // Without a pointer over it, the legend has the newest values.
-    if (this.plot.cursor.left < 0) this.plot.setLegend({ idx: data.times.length - 1 }, false);
+    showNewest(this.plot);
   }
+}
+
+// Without a pointer over the chart, its legend has the newest values.
+function showNewest(plot) {
+  if (!(plot.cursor.left >= 0)) plot.setLegend({ idx: plot.data[0].length - 1 }, false);
 }
 
 function options(box, lines, written, height) {
@@ -115,9 +121,10 @@ function options(box, lines, written, height) {
     padding: [8, 8, 0, 0],
     cursor: { drag: { x: false, y: false }, y: false },
     legend: { show: true, live: true },
+    hooks: { ready: [showNewest], setCursor: [showNewest] },
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
     axes: [
-      { ...axis, size: 28, values: (_, splits) => splits.map((at) => moment(at * 1000).slice(11, 19)), space: 80 },
+      { ...axis, size: 28, incrs: STEPS, values: (_, splits) => splits.map((at) => moment(at * 1000).slice(11, 19)), space: 80 },
       { ...axis, values: (_, splits) => splits.map((value) => written(value)), size: 74 },
     ],
     series: [

@@ -3,7 +3,7 @@
 // A page loads, draws, and loads again after some seconds. It stops while its tab is hidden, and ends with its signal when
 // another page comes. If a load fails after one that worked, the old data stay under a notice that says how old they are.
 
-import { stream } from "./api.js";
+import { stream, troubleOf } from "./api.js";
 import { h, redraw, say } from "./dom.js";
 import { duration } from "./format.js";
 import { button, errorBox, loadingBox, notice } from "./parts.js";
@@ -96,6 +96,13 @@ export class Page {
     }
   }
 
+  /** Note that the cluster did not answer the console, which asks again by itself. Raises what needs a login. */
+  troubled(error) {
+    if (error.status === 401) throw error;
+    this.status.error = error;
+    this.draw();
+  }
+
   async follow({ path, params, name }, fresh, worked) {
     const leaving = new AbortController();
     const hide = () => document.hidden && leaving.abort();
@@ -103,6 +110,7 @@ export class Page {
     try {
       const signal = AbortSignal.any([this.signal, leaving.signal]);
       for await (const [event, data] of stream(path, params, { signal })) {
+        if (event === "trouble") this.troubled(troubleOf(data));
         if (event !== name) continue;
         worked();
         fresh(data);

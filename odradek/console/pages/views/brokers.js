@@ -2,11 +2,11 @@
 
 import { get } from "../code/api.js";
 import { h, shown } from "../code/dom.js";
-import { absent, bytes, count, counted, duration } from "../code/format.js";
-import { badge, emptyBox, meter, pageHead, panel } from "../code/parts.js";
+import { absent, byteRate, bytes, count, counted, duration } from "../code/format.js";
+import { badge, emptyBox, meter, pageHead, panel, panelWith } from "../code/parts.js";
 import { table } from "../code/table.js";
-import { brokerState, diskStates, fullness, isAlive, rotOf } from "./broker_states.js";
-import { quorumTable } from "./quorum.js";
+import { brokerState, diskStates, fullness, isAlive } from "./broker_states.js";
+import { quorumTable, reserveOf } from "./quorum.js";
 
 export const title = () => "Brokers";
 
@@ -21,7 +21,7 @@ export function start(page) {
     render: ({ brokers, quorum }) => [
       brokerTable(page, brokers),
       diskPanel(page, brokers),
-      quorum ? panel("Quorum of the controllers", quorumTable(quorum)) : null,
+      quorum ? panelWith("Quorum of the controllers", reserveOf(quorum), quorumTable(quorum)) : null,
     ],
     frame: (body, data) => [pageHead("Brokers", { beside: data ? summary(data.brokers) : [] }), body],
   });
@@ -47,19 +47,22 @@ function brokerTable(page, brokers) {
       { key: "state", label: "State", sort: (row) => row.state, cell: brokerState },
       { key: "rack", label: "Rack", sort: (row) => row.rack, cell: (row) => (row.rack ? shown(row.rack) : "\u2013") },
       { key: "roles", label: "Roles", cell: (row) => roles(row) },
-      { key: "version", label: "Version", cell: (row) => (row.version ? shown(row.version) : "\u2013") },
       { key: "led", label: "Leads", number: true, sort: (row) => row.led, cell: (row) => count(row.led), title: "partitions that this broker leads" },
-      { key: "replicas", label: "Replicas", number: true, sort: (row) => row.replicas, cell: (row) => count(row.replicas) },
+      { key: "replicas", label: "Replicas", number: true, sort: (row) => row.replicas, cell: replicasCell },
       { key: "bytes", label: "Data", number: true, sort: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
-      { key: "epoch", label: "Epoch", number: true, cell: (row) => (absent(row.epoch) ? "\u2013" : count(row.epoch)) },
+      { key: "growth", label: "Grows", number: true, sort: (row) => row.bytes_per_second, cell: (row) => byteRate(row.bytes_per_second) },
       { key: "disks", label: "Disks", cell: (row) => diskStates(row.disks ?? []) },
     ],
   });
 }
 
 function roles(row) {
-  const all = Array.isArray(row.roles) ? row.roles : row.roles ? [row.roles] : [];
-  return all.length ? all.join(", ") : "\u2013";
+  return [row.roles.join(", "), row.is_active_controller ? [" ", badge("active controller", "info")] : null];
+}
+
+function replicasCell(row) {
+  if (!row.offline_replicas) return count(row.replicas);
+  return [count(row.replicas), h("span.small-note.critical", {}, `${count(row.offline_replicas)} offline`)];
 }
 
 function diskPanel(page, brokers) {
@@ -69,14 +72,14 @@ function diskPanel(page, brokers) {
     .flatMap((broker) => (broker.disks ?? []).map((disk) => ({ broker: broker.id, ...disk })));
   const columns = [
     { key: "disk_broker", label: "Broker", sort: (row) => row.broker, cell: (row) => String(row.broker) },
-    { key: "directory", label: "Directory", wide: true, sort: (row) => row.directory, cell: (row) => shown(row.directory) },
+    { key: "directory", label: "Directory", wide: true, sort: (row) => row.directory, cell: (row) => [shown(row.directory), row.error ? h("span.small-note.critical", {}, shown(row.error)) : null] },
     { key: "disk_state", label: "State", cell: (row) => diskStates([row]) },
     { key: "used", label: "Data", number: true, sort: (row) => row.used_bytes, cell: (row) => bytes(row.used_bytes) },
     { key: "full", label: "Full", number: true, sort: fullness, cell: fullCell },
     { key: "usable", label: "Free", number: true, sort: (row) => row.usable_bytes, cell: (row) => (absent(row.usable_bytes) ? "\u2013" : `${bytes(row.usable_bytes)} of ${bytes(row.total_bytes)}`) },
     { key: "left", label: "Time left", number: true, sort: (row) => row.hours_left, cell: hoursCell, title: "until the disk is full, at the pace of the last hour" },
-    { key: "sync", label: "Sync", number: true, sort: (row) => row.sync_ms, cell: (row) => (absent(row.sync_ms) ? "\u2013" : duration(row.sync_ms)), title: "how long the last sync of the disk took" },
-    { key: "rot", label: "Rot", number: true, cell: (row) => (absent(row.rot) ? "\u2013" : rotOf(row) ? h("span.critical", {}, counted(rotOf(row), "partition")) : "none") },
+    { key: "sync", label: "Sync", number: true, sort: (row) => row.sync_ms, cell: syncCell, title: "the time that a sync takes" },
+    { key: "rot", label: "Rot", number: true, sort: (row) => row.rot, cell: rotCell, title: "logs in which the scrub has found damaged bytes" },
   ];
   return panel("Disks", table({ page, caption: "Disks", rows, keyOf: (row) => `${row.broker}:${row.directory}`, sorted: "disk_broker", columns, empty: emptyBox("No disk is known", "Brokers that are down do not say what they hold.") }));
 }
@@ -86,6 +89,18 @@ function fullCell(row) {
   if (full === null) return "\u2013";
   const tone = full > 0.95 ? "critical" : full > 0.85 ? "warning" : "";
   return h("span.full", {}, meter(full, tone), ` ${Math.round(full * 100)} %`);
+}
+
+function syncCell(row) {
+  if (absent(row.sync_ms)) return "\u2013";
+  const usual = absent(row.usual_sync_ms) ? undefined : `usually ${duration(row.usual_sync_ms)}`;
+  return h("span", { class: row.is_slow ? "warning" : "", title: usual }, duration(row.sync_ms));
+}
+
+function rotCell(row) {
+  if (absent(row.rot)) return "\u2013";
+  const read = absent(row.scrub_percent) ? undefined : `the scrub has read ${row.scrub_percent} % in this round`;
+  return h("span", { class: row.rot ? "critical" : "", title: read }, row.rot ? counted(row.rot, "log") : "none");
 }
 
 function hoursCell(row) {

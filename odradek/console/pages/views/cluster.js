@@ -5,16 +5,17 @@ import { chart, series } from "../code/chart.js";
 import { h, shown } from "../code/dom.js";
 import { absent, ago, byteRate, bytes, count, counted, duration, rate, sentence } from "../code/format.js";
 import { emptyBox, link, pageHead, panel, panelWith, sign, tile, tiles } from "../code/parts.js";
-import { whoAmI, tellState } from "../code/shell.js";
+import { tellState } from "../code/shell.js";
+import { historyRows } from "./history.js";
 import { brokerState, diskStates } from "./broker_states.js";
-import { quorumTable } from "./quorum.js";
+import { quorumTable, reserveOf } from "./quorum.js";
 
 export const title = () => "Cluster";
 
 const WORDS = { ok: "All is well", warning: "Something needs a look", critical: "Something is wrong" };
 
 export function start(page) {
-  const beside = { brokers: null, quorum: null };
+  const beside = { brokers: null, quorum: null, history: null };
   keepBeside(page, beside);
   return page.live({
     events: { path: "/api/events", params: { view: "overview" }, name: "overview" },
@@ -30,16 +31,20 @@ export function start(page) {
 async function keepBeside(page, beside) {
   while (!page.signal.aborted) {
     if (!document.hidden) {
-      const asked = [get("/api/brokers", {}, page), get("/api/quorum", {}, page)];
-      const [brokers, quorum] = await Promise.allSettled(asked);
-      // Without an answer the panel keeps what it had; without a right it says so.
-      if (brokers.status === "fulfilled") beside.brokers = brokers.value;
-      else if (brokers.reason.status === 403) beside.brokers = brokers.reason;
-      if (quorum.status === "fulfilled") beside.quorum = quorum.value;
-      else if (quorum.reason.status === 403) beside.quorum = quorum.reason;
+      await Promise.all(["brokers", "quorum", "history"].map((name) => askBeside(page, beside, name)));
       page.draw();
     }
     await new Promise((resolve) => setTimeout(resolve, 10_000));
+  }
+}
+
+async function askBeside(page, beside, name) {
+  try {
+    beside[name] = await get(`/api/${name}`, {}, page);
+  } catch (error) {
+    if (error.status === undefined && error.name !== "AbortError") throw error;
+    // Without an answer the panel keeps what it had; without a right it says so.
+    if (error.status === 403 || error.status === 501) beside[name] = error;
   }
 }
 
@@ -60,7 +65,7 @@ function body(data, beside) {
     figures(data),
     h("div.columns", {}, throughput(data), quorumPanel(data, beside.quorum)),
     brokersPanel(beside.brokers),
-    eventsPanel(data.events ?? []),
+    historyPanel(beside.history),
   ];
 }
 
@@ -95,10 +100,10 @@ function troubleLink(where) {
 function figures(data) {
   const bad = (value, tone) => (value > 0 ? tone : "");
   return tiles(
-    tile("brokers alive", `${count(data.brokers_alive)} / ${count(data.brokers)}`, { tone: data.brokers_alive < data.brokers ? "critical" : "", href: "/brokers" }),
+    tile("brokers up", `${count(data.brokers_alive)} / ${count(data.brokers)}`, { tone: data.brokers_alive < data.brokers ? "critical" : "", href: "/brokers" }),
     tile("topics", count(data.topics), { href: "/topics" }),
     tile("partitions", count(data.partitions)),
-    tile("without a leader", count(data.offline), { tone: bad(data.offline, "critical"), href: data.offline ? "/topics?sort=-offline" : null }),
+    tile("no leader", count(data.offline), { tone: bad(data.offline, "critical"), href: data.offline ? "/topics?sort=-offline" : null }),
     tile("under-replicated", count(data.under_replicated), { tone: bad(data.under_replicated, "warning"), href: data.under_replicated ? "/topics?sort=-under_replicated" : null }),
     tile("under min ISR", count(data.under_min_isr), { tone: bad(data.under_min_isr, "critical") }),
     tile("moving", count(data.moving), { href: "/moves" }),
@@ -123,7 +128,7 @@ function quorumPanel(data, quorum) {
   const head = absent(data.active_controller) ? "no active controller" : `active controller: node ${data.active_controller}`;
   if (!quorum) return panelWith("Quorum", head, emptyBox("Asking the controllers\u2026"));
   if (quorum instanceof Error) return panelWith("Quorum", head, emptyBox("You may not see this", shown(quorum.message)));
-  return panelWith("Quorum", head, quorumTable(quorum));
+  return panelWith("Quorum", `${head}, ${reserveOf(quorum)}`, quorumTable(quorum));
 }
 
 function brokersPanel(brokers) {
@@ -166,12 +171,15 @@ function brokerLine(each) {
   );
 }
 
-function eventsPanel(events) {
-  return panelWith(
-    "Lately",
-    link("/history", "All history"),
-    events.length
-      ? h("ul.events", {}, events.slice(0, 12).map((each) => h("li", {}, ago(each.time_ms), h("span", {}, shown(sentence(each.sentence)), each.who ? h("span.who", {}, " \u00b7 ", shown(each.who)) : null))))
-      : emptyBox("Nothing has changed lately", whoAmI().is_kafka ? "Apache Kafka does not let clients read its metadata log." : null),
-  );
+function historyPanel(history) {
+  const head = link("/history", "All history");
+  if (!history) return panelWith("Lately", head, emptyBox("Reading the metadata log\u2026"));
+  if (history instanceof Error) return panelWith("Lately", head, emptyBox("The history is not to be had", shown(history.message)));
+  const rows = historyRows(history);
+  if (!rows.length) return panelWith("Lately", head, emptyBox("Nothing has changed lately"));
+  return panelWith("Lately", head, h("ul.events", {}, rows.slice(0, 8).map(event)));
+}
+
+function event(each) {
+  return h("li", {}, ago(each.time_ms), h("span", {}, shown(sentence(each.what)), each.who ? h("span.who", {}, " \u00b7 ", shown(each.who)) : null));
 }

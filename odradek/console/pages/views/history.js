@@ -29,8 +29,11 @@ function bar(page) {
   return h("div.bar", { "data-key": "bar" }, h("div.field", {}, field("Topic", topic)), h("div.field", {}, field("Since", choice("span", page.get("span"), SPANS, (value) => page.set({ span: value, page: "" })))));
 }
 
+/** Return the changes of an answer, the newest first. */
+export const historyRows = (data) => (Array.isArray(data) ? data : data.rows ?? data.events);
+
 function list(page, data) {
-  const rows = Array.isArray(data) ? data : data.rows ?? data.events;
+  const rows = historyRows(data);
   return table({
     page,
     caption: "History",

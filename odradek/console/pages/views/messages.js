@@ -3,9 +3,9 @@
 // Nothing is read until somebody asks, since a scan costs the brokers work. The question is in the address; a stop, a
 // new question or another page ends the request, and with it the work.
 
-import { get, stream } from "../code/api.js";
+import { address, get, stream, troubleOf } from "../code/api.js";
 import { h, icon, redraw, say, shown } from "../code/dom.js";
-import { absent, bytes, clock, count, counted, short } from "../code/format.js";
+import { absent, bytes, clock, count, counted, sentence, short } from "../code/format.js";
 import { badge, button, choice, emptyBox, errorBox, field, link, meter, notice, pageHead, topicLink } from "../code/parts.js";
 import { recordDetail, recordKey } from "./record.js";
 
@@ -13,7 +13,7 @@ export const title = (page) => (page.get("topic") ? `Messages of ${page.get("top
 
 const KEPT = 2000;
 const DRAWN_MS = 120;
-const FORMATS = [["", "Automatic"], ["text", "Text"], ["json", "JSON"], ["hex", "Hex"], ["avro", "Avro"], ["protobuf", "Protobuf"], ["json-schema", "JSON Schema"], ["internal", "Internal topics"]];
+const FORMATS = [["auto", "Automatic"], ["text", "Text"], ["json", "JSON"], ["hex", "Hex"], ["avro", "Avro"], ["protobuf", "Protobuf"], ["json-schema", "JSON Schema"], ["internal", "Internal topics"]];
 const BEGINS = [["newest", "Newest"], ["earliest", "From the beginning"], ["offset", "From an offset"], ["time", "From a time"]];
 
 export async function start(page) {
@@ -77,7 +77,7 @@ class MessagesView {
         if (name === "record") this.arrive(scan, data);
         else if (name === "progress") scan.progress = data;
         else if (name === "end") scan.end = data;
-        else if (name === "error") scan.error = Object.assign(new Error(data.sentence ?? data.message), { status: data.status ?? 500 });
+        else if (name === "trouble") scan.error = troubleOf(data);
         this.drawSoon();
       }
     } catch (error) {
@@ -100,6 +100,7 @@ class MessagesView {
       topic: page.get("topic"),
       partition: page.get("partition"),
       from: isTail ? "latest" : fromOf(page),
+      before: isTail ? "" : page.get("before"),
       filter: page.get("filter"),
       key: page.get("key"),
       header: page.get("header"),
@@ -148,8 +149,8 @@ class MessagesView {
         begin === "offset" ? h("div.field.short", {}, field("Offset", h("input", { name: "at", inputmode: "numeric", pattern: "[0-9]+", required: true, value: page.get("at") }))) : null,
         begin === "time" ? h("div.field", {}, field("Time", h("input", { name: "at", type: "datetime-local", step: "1", required: true, value: localTime(page.get("at")) }))) : null,
         h("div.field.short", {}, field("At most", choice("limit", page.get("limit", "100"), [["20", "20 records"], ["100", "100 records"], ["500", "500 records"], ["1000", "1,000 records"]]))),
-        h("div.field.short", {}, field("Show keys as", choice("key_format", page.get("key_format"), FORMATS))),
-        h("div.field.short", {}, field("Show values as", choice("value_format", page.get("value_format"), FORMATS))),
+        h("div.field.short", {}, field("Show keys as", choice("key_format", page.get("key_format", "auto"), FORMATS))),
+        h("div.field.short", {}, field("Show values as", choice("value_format", page.get("value_format", "auto"), FORMATS))),
       ),
       h("div.bar", {}, this.filters(), this.actions()),
     );
@@ -186,8 +187,9 @@ class MessagesView {
     event.preventDefault();
     const values = Object.fromEntries(new FormData(event.target));
     if (values.begin === "time") values.at = String(new Date(values.at).getTime());
-    if (values.limit === "100") values.limit = "";
-    if (values.begin === "newest") values.begin = "";
+    for (const [name, usual] of [["limit", "100"], ["begin", "newest"], ["key_format", "auto"], ["value_format", "auto"]])
+      if (values[name] === usual) values[name] = "";
+    values.before = "";
     values.tail = event.submitter?.value ?? "";
     values.at ??= "";
     this.asked = null;
@@ -209,23 +211,27 @@ class MessagesView {
       scan.isRunning && !scan.isTail && progress?.total ? meter(progress.scanned / progress.total, "", `${Math.round((100 * progress.scanned) / progress.total)} % scanned`) : null,
       h("span", {}, `${counted(this.records.length, "record")} found${scanned}`),
       end ? h("span", {}, reasonOf(end.reason)) : null,
+      end?.failed?.length ? h("span.warning", {}, end.failed.slice(0, 3).map((each) => shown(sentence(`partition ${each.partition}: ${each.sentence}`)))) : null,
       end?.next && !scan.isRunning ? this.onwards(end.next) : null,
       this.records.length ? this.downloads() : null,
     );
   }
 
   onwards(next) {
-    if (typeof next !== "string") return null;
-    return button("Read on", () => {
+    const isNewest = this.page.get("begin", "newest") === "newest";
+    const on = isNewest ? { before: next } : { begin: "next", at: next };
+    return button(isNewest ? "Older ones" : "Read on", () => {
       this.asked = null;
-      this.page.set({ begin: "next", at: next, tail: "" });
+      this.page.set({ ...on, tail: "" });
     }, { class: "quiet" });
   }
 
   downloads() {
-    const params = { ...this.question(), tail: "" };
-    const url = `/api/download?${new URLSearchParams(Object.entries(params).filter(([, value]) => value !== ""))}`;
-    return this.scan.isRunning || this.scan.isTail ? null : h("a.button.quiet", { href: url, download: "" }, "Download as JSON lines");
+    const { topic, partition, from, filter, key, header, limit } = this.question();
+    // Those that are newest now are others when the download begins.
+    if (this.scan.isRunning || this.scan.isTail || from.startsWith("newest")) return null;
+    const href = address("/api/download", { topic, partition, from, filter, key, header, limit });
+    return h("a.button.quiet", { href, download: "" }, "Download as JSON lines");
   }
 
   body() {
@@ -281,7 +287,7 @@ function records(view) {
       h("td.number.mono", {}, String(record.offset)),
       h("td.mono", {}, clock(record.timestamp_ms)),
       h("td.key", {}, h("span.cut", {}, brief(record.key))),
-      h("td.value", {}, h("span.cut", {}, brief(record.value))),
+      h("td.value", {}, h("span.cut", {}, record.error ? h("span.warning", {}, shown(record.error)) : brief(record.value))),
       h("td.number", {}, bytes(record.size_bytes)),
       h("td", {}, marks(record)),
     );
@@ -290,7 +296,7 @@ function records(view) {
 }
 
 function brief(part) {
-  if (absent(part) || part.format === "null") return h("span.null", {}, "null");
+  if (part.text === null) return h("span.null", {}, "null");
   if (part.text === "") return h("span.null", {}, "empty");
   return shown(part.text.slice(0, 400));
 }
@@ -298,22 +304,23 @@ function brief(part) {
 function marks(record) {
   const state = record.transaction?.state;
   const tones = { aborted: "critical", open: "warning" };
-  const headers = record.headers?.length ?? 0;
+  const headers = record.header_count ?? 0;
   return h(
     "span.badges",
     {},
     record.is_control ? badge("control", "info") : null,
     state && state !== "committed" ? badge(state, tones[state] ?? "plain", `Its transaction is ${state}.`) : null,
-    record.key?.error || record.value?.error ? badge("unreadable", "warning", "It does not fit its schema or format.") : null,
+    record.error || record.key.error || record.value.error ? badge("unreadable", "warning", "It does not fit its schema or format.") : null,
     headers ? badge(counted(headers, "header")) : null,
   );
 }
 
 const REASONS = {
-  limit: "The limit is reached.",
-  end: "The end is reached.",
+  limit: "There may be more.",
+  end: "That is all.",
   stopped: "Stopped.",
-  bounds: "The bound of one search is reached.",
+  budget: "One search reads no further: narrow it, or read on.",
+  failed: "Some partitions could not be read.",
 };
 
 const reasonOf = (reason) => REASONS[reason] ?? (reason ? `${String(reason).replaceAll("_", " ")}.` : "");

@@ -2,7 +2,7 @@
 
 import { address, get } from "../code/api.js";
 import { h, plain, say, shown } from "../code/dom.js";
-import { absent, bytes, clock, count } from "../code/format.js";
+import { absent, bytes, clock, count, sentence } from "../code/format.js";
 import { badge, button, facts, notice } from "../code/parts.js";
 import { laidOut } from "./json_text.js";
 
@@ -12,7 +12,8 @@ export const recordKey = (record) => `${record.partition}-${record.offset}`;
 export function recordDetail(page, record) {
   const whole = record.whole ?? record;
   const topic = page.get("topic");
-  const isCut = !record.whole && (record.key?.is_cut || record.value?.is_cut);
+  if (record.error) return notice("warning", [shown(sentence(record.error)), ` Reading goes on at offset ${count(record.next_offset)}.`]);
+  const isCut = !record.whole && (record.key.is_cut || record.value.is_cut);
   return h(
     "div.record",
     {},
@@ -29,7 +30,7 @@ export function recordDetail(page, record) {
       ),
     ),
     record.failure ? notice("warning", shown(record.failure)) : null,
-    h("div.parts", {}, payload("Value", whole.value), payload("Key", whole.key), headersBox(whole.headers ?? [])),
+    h("div.parts", {}, payload("Value", whole.value), payload("Key", whole.key), headersBox(whole)),
     facts(
       ["Time", clock(record.timestamp_ms)],
       ["Kind of time", kindOfTime(record.timestamp_type)],
@@ -44,11 +45,11 @@ const TRANSACTIONS = {
   aborted: "aborted: readers of committed records never see it",
   open: "open: readers of committed records wait for its end",
   committed: "committed",
+  unknown: "ended; its marker is too far behind to be read",
 };
 
 function kindOfTime(type) {
-  const words = { create_time: "set by the producer", log_append_time: "set by the broker" };
-  return absent(type) ? null : words[String(type).toLowerCase()] ?? String(type);
+  return { create: "set by the producer", append: "set by the broker" }[type] ?? null;
 }
 
 async function loadWhole(page, record) {
@@ -63,13 +64,13 @@ async function loadWhole(page, record) {
 }
 
 function download(topic, record, part) {
-  if (absent(record[part]) || record[part].format === "null") return null;
+  if (record[part].text === null || record.is_control) return null;
   const href = address("/api/download", { topic, partition: record.partition, offset: record.offset, part });
   return h("a.button.quiet", { href, download: "" }, `Download the ${part}`);
 }
 
 function payload(name, part) {
-  const isNull = absent(part) || part.format === "null";
+  const isNull = part.text === null;
   const text = isNull ? "" : part.text;
   const pretty = isNull ? null : laidOut(text);
   return h(
@@ -80,11 +81,11 @@ function payload(name, part) {
       {},
       h("strong", {}, name),
       isNull ? null : h("span", {}, formatOf(part)),
-      isNull || absent(part.size_bytes) ? null : h("span", {}, bytes(part.size_bytes)),
-      part?.is_cut ? badge("cut", "warning", "Only the beginning is shown.") : null,
+      isNull ? null : h("span", {}, bytes(part.size_bytes)),
+      part.is_cut ? badge("cut", "warning", "Only the beginning is shown.") : null,
       h("span.beside", {}, isNull ? null : button("Copy", () => copy(text), { class: "quiet" })),
     ),
-    part?.error ? h("p.payload-head", {}, badge("unreadable", "warning"), shown(part.error)) : null,
+    part.error ? h("p.payload-head", {}, badge("unreadable", "warning"), shown(part.error)) : null,
     h("pre", { tabindex: "0", role: "group", "aria-label": name }, isNull ? h("span.null", {}, name === "Value" ? "null: it deletes its key where the topic is compacted" : "null") : text === "" ? h("span.null", {}, "empty") : pretty ?? shown(text, { lines: true })),
   );
 }
@@ -104,16 +105,17 @@ async function copy(text) {
   }
 }
 
-function headersBox(headers) {
+function headersBox({ headers, header_count: all }) {
   if (!headers.length) return null;
+  const number = all > headers.length ? `the first ${headers.length} of ${count(all)}` : count(all);
   return h(
     "div.payload",
     {},
-    h("div.payload-head", {}, h("strong", {}, "Headers"), String(headers.length)),
+    h("div.payload-head", {}, h("strong", {}, "Headers"), number),
     h(
       "div.table-scroll",
       { tabindex: "0", role: "region", "aria-label": "Headers" },
-      h("table", {}, h("tbody", {}, headers.map((each) => h("tr", {}, h("th", { scope: "row", class: "wide" }, shown(each.name)), h("td.wide.mono", {}, each.value === null || each.value?.format === "null" ? h("span.null", {}, "null") : shown(each.value.text)), h("td", {}, each.value ? h("span.muted", {}, plain(formatOf(each.value))) : null))))),
+      h("table", {}, h("tbody", {}, headers.map((each) => h("tr", {}, h("th", { scope: "row", class: "wide" }, shown(each.name)), h("td.wide.mono", {}, each.value.text === null ? h("span.null", {}, "null") : shown(each.value.text)), h("td", {}, h("span.muted", {}, each.value.text === null ? "" : plain(formatOf(each.value)))))))),
     ),
   );
 }
