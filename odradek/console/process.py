@@ -26,16 +26,15 @@ from odradek.env.real_net import TcpListener
 from odradek.env.real_tls import open_tls
 from odradek.env.tls_ports import TlsRefused
 from odradek.metadata_quorum.config.config_defs import ConfigError
+from odradek.node.configuration.console_config import CONSOLE
 from odradek.node.configuration.listener_security import tls_settings
 from odradek.node.logging import make_logger
 
 __all__ = ["run_console"]
 
-CONSOLE = "CONSOLE"
 VIEW_THREADS = 8
 PROBE_SECONDS = 3.0
 EXPIRE_SECONDS = 60.0
-SWITCH_SECONDS = 0.005
 _IDLE_CHECKS = 10
 
 
@@ -53,7 +52,7 @@ async def _serve(
     settings: ConsoleSettings, listening: socket.socket, started: Callable[[int], None] | None
 ) -> None:
     env = RealEnv()
-    log = make_logger(env.clock, part="console")
+    log: Log = make_logger(env.clock, node="console" if settings.node_id is None else settings.node_id)
     listener = TcpListener(listening)
     encryption = _encryption(settings, env, log)
     workers = env.new_workers(VIEW_THREADS)
