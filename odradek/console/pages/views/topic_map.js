@@ -107,7 +107,7 @@ function partitionTable(page, partitions) {
       { key: "end", label: "Next offset", number: true, sort: (row) => row.log_end_offset, cell: (row) => count(row.log_end_offset) },
       { key: "records", label: "Records", number: true, sort: held, cell: (row) => count(held(row)), title: "at most, by offsets" },
       { key: "bytes", label: "Size of a replica", number: true, sort: (row) => row.bytes, cell: (row) => sizeCell(row, mean) },
-      { key: "read", label: "", cell: (row) => link(`/messages?topic=${encodeURIComponent(page.parts[0])}&partition=${row.id}`, "read", h("span.unseen", {}, ` partition ${row.id}`)) },
+      { key: "read", label: h("span.unseen", {}, "Messages"), cell: (row) => link(`/messages?topic=${encodeURIComponent(page.parts[0])}&partition=${row.id}`, "read", h("span.unseen", {}, ` partition ${row.id}`)) },
     ],
   });
 }

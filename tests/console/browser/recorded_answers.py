@@ -27,15 +27,29 @@ def small_world() -> World:
         "/api/topics/payments": topic("payments", 12),
         "/api/topics/payments/configs": configs(),
         "/api/topics/payments/groups": [
-            {"id": "billing", "type": "consumer", "state": "stable", "members": 2, "lag": 4213, "behind_ms": 9300},
+            {
+                "id": "billing",
+                "type": "consumer",
+                "state": "stable",
+                "members": 2,
+                "lag": 4213,
+                "behind_ms": 9300,
+            },
         ],
-        "/api/groups": [group_row("billing", 4213, -12.5), group_row("audit", 0, 0.0), group_row("slow", 91234, 40.0)],
+        "/api/groups": [
+            group_row("billing", 4213, -12.5),
+            group_row("audit", 0, 0.0),
+            group_row("slow", 91234, 40.0),
+        ],
         "/api/groups/billing": group(),
         "/api/moves": moves(),
         "/api/transactions": transactions(),
         "/api/clients": clients(),
         "/api/access": access(),
-        "/api/access/check": {"allowed": True, "why": "the rule 'User:alice may write topics that begin with pay' allows it"},
+        "/api/access/check": {
+            "allowed": True,
+            "why": "the rule 'User:alice may write topics that begin with pay' allows it",
+        },
         "/api/history": {"total": 3, "page_size": 100, "rows": history()},
         "/api/message": record(0, 41),
     }
@@ -120,7 +134,12 @@ def broker(number: int, *, slow: bool = False, state: str = "alive") -> dict[str
 
 def quorum() -> dict[str, list[Answer]]:
     voters: list[Answer] = [
-        {"id": number, "log_end_offset": 9_120 - (number == 3) * 512, "last_fetch_ms": NOW_MS - number * 400, "directory_id": "x"}
+        {
+            "id": number,
+            "log_end_offset": 9_120 - (number == 3) * 512,
+            "last_fetch_ms": NOW_MS - number * 400,
+            "directory_id": "x",
+        }
         for number in (1, 2, 3)
     ]
     found: dict[str, list[Answer]] = {"voters": voters, "observers": []}
@@ -162,7 +181,10 @@ def topic(name: str, count: int) -> dict[str, Answer]:
 def large_topic() -> World:
     """Make a topic of 10,000 partitions, and a list that has it."""
     row = {**topics()[0], "name": "wide", "partitions": 10_000, "under_replicated": 0}  # type: ignore[dict-item]
-    return {"/api/topics/wide": topic("wide", 10_000), "/api/topics": {"total": 10_000, "page_size": 100, "rows": [row]}}
+    return {
+        "/api/topics/wide": topic("wide", 10_000),
+        "/api/topics": {"total": 10_000, "page_size": 100, "rows": [row]},
+    }
 
 
 def configs() -> list[Answer]:

@@ -15,16 +15,21 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.console.recorded_answers import Answer, World
+from tests.console.browser.recorded_answers import Answer, World
 
 __all__ = ["PAGES", "FixtureServer", "Hanging", "Refused", "serve"]
 
-PAGES = Path(__file__).parents[2] / "odradek/console/pages"
+PAGES = Path(__file__).parents[3] / "odradek/console/pages"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
 
 
 class Refused(NamedTuple):
@@ -144,13 +149,21 @@ class _Handler(BaseHTTPRequestHandler):
             for found, each in enumerate(records, 1):
                 self._event("record", each)
                 if found % 50 == 0 or follows:
-                    told: Answer = {"scanned": found, "scanned_bytes": found * 171, "total": len(records), "found": found}
+                    told: Answer = {
+                        "scanned": found,
+                        "scanned_bytes": found * 171,
+                        "total": len(records),
+                        "found": found,
+                    }
                     self._event("progress", told)
             if not follows:
                 self._event("end", {"reason": "end", "next": None})
                 return
             while not self.fixture.closing.wait(0.1):
-                self._event("progress", {"scanned": len(records), "scanned_bytes": 0, "total": None, "found": len(records)})
+                self._event(
+                    "progress",
+                    {"scanned": len(records), "scanned_bytes": 0, "total": None, "found": len(records)},
+                )
         except OSError:
             self.fixture.streams_ended.release()
 

@@ -70,10 +70,40 @@ def stage(cluster: StagedCluster) -> Iterator[None]:
 
 def _configure(cluster: StagedCluster) -> None:
     run = cluster.run
-    run("topic", "create", "orders", "--partitions", "12", "--replication-factor", "3", "--config", "retention.ms=86400000")
-    run("topic", "create", "payments", "--partitions", "6", "--replication-factor", "3", "--config", "min.insync.replicas=2")
+    run(
+        "topic",
+        "create",
+        "orders",
+        "--partitions",
+        "12",
+        "--replication-factor",
+        "3",
+        "--config",
+        "retention.ms=86400000",
+    )
+    run(
+        "topic",
+        "create",
+        "payments",
+        "--partitions",
+        "6",
+        "--replication-factor",
+        "3",
+        "--config",
+        "min.insync.replicas=2",
+    )
     run("topic", "create", "sensors.raw", "--partitions", "48", "--replication-factor", "2")
-    run("topic", "create", "customers", "--partitions", "3", "--replication-factor", "3", "--config", "cleanup.policy=compact")
+    run(
+        "topic",
+        "create",
+        "customers",
+        "--partitions",
+        "3",
+        "--replication-factor",
+        "3",
+        "--config",
+        "cleanup.policy=compact",
+    )
     run("topic", "create", "archive", "--partitions", "2", "--replication-factor", "1")
     run("config", "set", "topic", "orders", "segment.bytes=134217728", "max.message.bytes=2097152")
     run("config", "set", "client-metrics", "all", "interval.ms=5000", "metrics=*")
@@ -92,10 +122,19 @@ def _forever(ended: threading.Event, seconds: float) -> Iterator[int]:
 
 def _order(number: int, draw: random.Random) -> bytes:
     lines = [
-        {"article": f"A-{draw.randrange(10_000):04}", "count": draw.randrange(1, 9), "price": f"{draw.uniform(2, 90):.2f}"}
+        {
+            "article": f"A-{draw.randrange(10_000):04}",
+            "count": draw.randrange(1, 9),
+            "price": f"{draw.uniform(2, 90):.2f}",
+        }
         for _ in range(draw.randrange(1, 4))
     ]
-    order = {"id": 9_007_199_254_740_993 + number, "town": draw.choice(TOWNS), "express": draw.random() < 0.2, "lines": lines}
+    order = {
+        "id": 9_007_199_254_740_993 + number,
+        "town": draw.choice(TOWNS),
+        "express": draw.random() < 0.2,
+        "lines": lines,
+    }
     return json.dumps(order, ensure_ascii=False).encode()
 
 
@@ -105,10 +144,17 @@ def _sell(bootstrap: str, ended: threading.Event) -> None:
     for number in _forever(ended, 0.02):
         for _ in range(20):
             key = f"customer-{draw.randrange(500)}"
-            producer.produce("orders", _order(number, draw), key, headers={"trace": draw.randbytes(4).hex(), "from": "shop"})
+            producer.produce(
+                "orders",
+                _order(number, draw),
+                key,
+                headers={"trace": draw.randbytes(4).hex(), "from": "shop"},
+            )
             producer.produce("sensors.raw", draw.randbytes(24), f"sensor-{draw.randrange(99)}")
         if number % 50 == 0:
-            producer.produce("customers", None if number % 100 else b'{"name":"Odradek"}', f"customer-{number}")
+            producer.produce(
+                "customers", None if number % 100 else b'{"name":"Odradek"}', f"customer-{number}"
+            )
             producer.produce("archive", b"plain text, no JSON")
         producer.poll(0)
     producer.flush(10)
@@ -121,7 +167,11 @@ def _move_money(bootstrap: str, ended: threading.Event) -> None:
     for number in _forever(ended, 0.3):
         producer.begin_transaction()
         for _ in range(3):
-            producer.produce("payments", json.dumps({"order": number, "cents": number * 37 % 9_900}).encode(), f"account-{number % 40}")
+            producer.produce(
+                "payments",
+                json.dumps({"order": number, "cents": number * 37 % 9_900}).encode(),
+                f"account-{number % 40}",
+            )
         if number % 5 == 4:
             producer.abort_transaction(30)
         else:
@@ -131,7 +181,9 @@ def _move_money(bootstrap: str, ended: threading.Event) -> None:
 @contextmanager
 def _left_open(bootstrap: str) -> Iterator[None]:
     """Keep a transaction open, which holds readers of committed records up."""
-    producer = Producer({"bootstrap.servers": bootstrap, "client.id": "forgetful", "transactional.id": "forgetful-1"})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "client.id": "forgetful", "transactional.id": "forgetful-1"}
+    )
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce("payments", b'{"order":0,"cents":1}', "account-1", partition=1)
@@ -164,7 +216,12 @@ def _bill(bootstrap: str, ended: threading.Event) -> None:
     consumer = _consumer(bootstrap, "billing", "billing-1", group_protocol="consumer")
     other = threading.Thread(
         target=_read,
-        args=(_consumer(bootstrap, "billing", "billing-2", group_protocol="consumer"), ["orders"], ended, lambda: 0),
+        args=(
+            _consumer(bootstrap, "billing", "billing-2", group_protocol="consumer"),
+            ["orders"],
+            ended,
+            lambda: 0,
+        ),
     )
     other.start()
     _read(consumer, ["orders"], ended, lambda: 0)
