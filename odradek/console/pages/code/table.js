@@ -8,17 +8,21 @@ import { addressWith } from "./router.js";
 export const ROWS = 100;
 
 /**
- * Return a table. A column is {key, label, cell(row), number, sort(row), title, wide, hide}. `sort` makes its heading a
- * button. Rows are sorted and paged here, unless `total` says that the server did both.
+ * Return a table. A column is {key, label, cell(row), number, sort(row), server, title, wide, head}. `sort` and `server` make
+ * its heading a link that sorts.
+ *
+ * Without `paged`, all rows are here: they are sorted and paged here. With `paged`, a page {total, page, pages} of the
+ * server: it sorts the columns with `server`, and the others can be sorted only if there is one page.
  */
-export function table({ page, columns, rows, keyOf, caption, sorted = "", total = null, empty, rowClass, detail, size = ROWS }) {
-  if (!rows.length && !total) return empty ?? emptyBox("Nothing here");
+export function table({ page, columns, rows, keyOf, caption, sorted = "", paged = null, empty, rowClass, detail, size = ROWS }) {
+  const isWhole = !paged || paged.pages === 1;
   const order = page.get("sort", sorted);
-  const all = total === null ? inOrder(rows, columns, order) : rows;
-  const length = total ?? all.length;
-  const pages = Math.max(1, Math.ceil(length / size));
+  const all = isWhole ? inOrder(rows, columns, order) : rows;
+  const length = paged ? paged.total : all.length;
+  const pages = paged ? paged.pages : Math.max(1, Math.ceil(length / size));
   const at = Math.min(pages, Math.max(1, page.number("page", 1)));
-  const drawn = total === null ? all.slice((at - 1) * size, at * size) : all;
+  const drawn = paged ? all : all.slice((at - 1) * size, at * size);
+  if (!drawn.length) return empty ?? emptyBox("Nothing here");
   return h(
     "div.table-box",
     { "data-key": `table-${caption}` },
@@ -29,7 +33,7 @@ export function table({ page, columns, rows, keyOf, caption, sorted = "", total 
         "table",
         {},
         h("caption.unseen", {}, caption),
-        h("thead", {}, h("tr", {}, columns.map((column) => heading(column, order)))),
+        h("thead", {}, h("tr", {}, columns.map((column) => heading(column, order, isWhole)))),
         h("tbody", {}, drawn.map((row) => line(row, { columns, keyOf, rowClass, detail }))),
       ),
     ),
@@ -37,7 +41,7 @@ export function table({ page, columns, rows, keyOf, caption, sorted = "", total 
   );
 }
 
-function heading(column, order) {
+function heading(column, order, isWhole) {
   const down = order === `-${column.key}`;
   const up = order === column.key;
   const props = {
@@ -46,7 +50,7 @@ function heading(column, order) {
     title: column.title,
     "aria-sort": up ? "ascending" : down ? "descending" : undefined,
   };
-  if (!column.sort) return h("th", props, column.label);
+  if (!column.server && !(column.sort && isWhole)) return h("th", { ...props, "aria-sort": undefined }, column.label);
   // A click on figures shows the largest first, a click on names the first of the alphabet.
   const first = column.number ? `-${column.key}` : column.key;
   const other = column.number ? column.key : `-${column.key}`;
@@ -56,7 +60,7 @@ function heading(column, order) {
 }
 
 function classOf(column) {
-  return [column.number ? "number" : "", column.wide ? "wide" : "", column.hide ?? ""].filter(Boolean).join(" ");
+  return [column.number ? "number" : "", column.wide ? "wide" : ""].filter(Boolean).join(" ");
 }
 
 function line(row, { columns, keyOf, rowClass, detail }) {

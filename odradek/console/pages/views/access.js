@@ -2,20 +2,20 @@
 
 import { get } from "../code/api.js";
 import { h, shown } from "../code/dom.js";
-import { absent, byteRate, count, percent } from "../code/format.js";
-import { badge, choice, emptyBox, field, pageHead, panel, searchField, sign, tabs } from "../code/parts.js";
-import { matching, table } from "../code/table.js";
+import { absent, byteRate, count, percent, sentence } from "../code/format.js";
+import { badge, choice, emptyBox, field, notice, pageHead, panel, searchField, sign, tabs } from "../code/parts.js";
+import { table } from "../code/table.js";
 
 export const title = () => "Access";
 
-const OPERATIONS = ["read", "write", "create", "delete", "alter", "describe", "alter_configs", "describe_configs", "cluster_action", "idempotent_write", "create_tokens", "describe_tokens", "two_phase_commit"];
-const RESOURCES = ["topic", "group", "cluster", "transactional_id", "delegation_token", "user"];
+const OPERATIONS = ["read", "write", "create", "delete", "alter", "describe", "alter-configs", "describe-configs", "cluster-action", "idempotent-write", "create-tokens", "describe-tokens", "two-phase-commit"];
+const RESOURCES = ["topic", "group", "cluster", "transactional-id", "delegation-token", "user"];
 
 export function start(page) {
   const question = new Question(page);
   return page.live({
     seconds: 15,
-    load: (signal) => get("/api/access", {}, { signal }),
+    load: (signal) => get("/api/access", { search: page.get("search"), page: page.get("page") }, { signal }),
     render: (data) => body(page, data, question),
     frame: (inner) => [pageHead("Access"), inner],
   });
@@ -23,15 +23,22 @@ export function start(page) {
 
 function body(page, data, question) {
   const tab = page.get("tab");
-  const { acls = [], users = [], quotas = [] } = data;
-  const drawn = tab === "users" ? userTable(page, users) : tab === "quotas" ? quotaTable(page, quotas) : aclTable(page, acls);
+  const drawn = tab === "users" ? userTable(page, data.users) : tab === "quotas" ? quotaTable(page, data.quotas) : ruleTable(page, data);
   return [
     question.panel(),
-    data.is_open || data.allows_everything ? h("div.notice.warning", {}, sign("warning"), h("div", {}, "This cluster checks no rights: every client may do everything.")) : null,
-    tabs("tab", tab, [["", "Rules", acls.length], ["users", "Users", users.length], ["quotas", "Quotas", quotas.length]]),
-    h("div.bar", { "data-key": "bar" }, searchField(page, "Search by name")),
+    data.has_authorizer === false ? notice("warning", [h("strong", {}, "This cluster checks no rights."), " Every client may do everything."]) : null,
+    data.errors.length ? notice("info", data.errors.slice(0, 3).map((each) => h("div", {}, shown(sentence(each))))) : null,
+    tabs("tab", tab, [["", "Rules", data.total], ["users", "Users", data.user_count], ["quotas", "Quotas", data.quota_count]]),
+    h("div.bar", { "data-key": "bar" }, searchField(page, "Search by name"), tab ? null : defaults(data)),
     drawn,
   ];
+}
+
+function defaults(data) {
+  const found = [];
+  if (data.super_users?.length) found.push(["super users: ", shown(data.super_users.join(", "))]);
+  if (data.allow_everyone) found.push(["what no rule names is open to all"]);
+  return found.length ? h("span.muted", {}, found.map((each, at) => [at ? "; " : "", each])) : null;
 }
 
 class Question {
@@ -66,7 +73,7 @@ class Question {
 
   panel() {
     const { page } = this;
-    const words = (name) => [name, name.replaceAll("_", " ")];
+    const words = (name) => [name, name.replaceAll("-", " ")];
     return panel(
       "May this user do that?",
       h(
@@ -87,78 +94,80 @@ class Question {
     if (this.isAsking) return h("div.answer", {}, h("span.spinner", { "aria-hidden": "true" }), "Asking\u2026");
     if (this.error) return h("div.answer", { role: "status" }, sign("warning"), shown(this.error.message));
     if (!this.answer) return null;
-    const { allowed, why } = this.answer;
-    return h("div.answer", { role: "status" }, sign(allowed ? "ok" : "critical"), h("div", {}, h("strong", { class: allowed ? "ok" : "critical" }, allowed ? "Yes" : "No"), h("div", {}, reasons(why))));
+    const { allowed, why, is_certain: isCertain } = this.answer;
+    const word = `${isCertain ? "" : "Probably "}${allowed ? "yes" : "no"}`;
+    return h(
+      "div.answer",
+      { role: "status" },
+      sign(allowed ? "ok" : "critical"),
+      h("div", {}, h("strong", { class: allowed ? "ok" : "critical" }, sentence(word)), " ", shown(sentence(why)), isCertain ? null : h("div.muted", {}, "The brokers' super users and defaults are not known to you.")),
+    );
   }
 }
 
-function reasons(why) {
-  if (Array.isArray(why)) return why.map((each) => h("div", {}, shown(typeof each === "string" ? each : each.sentence ?? JSON.stringify(each))));
-  return shown(why ?? "");
+const spaced = (value) => String(value).replaceAll(/[-_]/g, " ");
+
+function unknown(what) {
+  return emptyBox(`You may not see the ${what}`, "That needs the right to describe the cluster.");
 }
 
-const lower = (value) => String(value ?? "").toLowerCase().replaceAll("_", " ");
-
-function aclTable(page, acls) {
-  const rows = matching(acls, page.get("search"), (row) => [row.principal, row.resource_name ?? row.name, row.operation, row.resource]);
+function ruleTable(page, data) {
+  if (data.total === null) return data.has_authorizer === false ? emptyBox("There is no rule", "Without an authorizer, rules would have no effect.") : unknown("rules");
   return table({
     page,
     caption: "Rules",
-    rows,
+    rows: data.rules,
+    paged: { total: data.total, page: data.page, pages: data.pages },
+    size: 500,
     sorted: "principal",
     keyOf: (row) => JSON.stringify(row),
-    empty: acls.length ? emptyBox("No rule is like that") : emptyBox("There is no rule", "Without rules, the authorizer's default decides. ", h("code", {}, "odradek acl add"), " makes one."),
+    empty: page.get("search") ? emptyBox("No rule is like that") : emptyBox("There is no rule", h("code", {}, "odradek acl add"), " makes one."),
     columns: [
       { key: "principal", label: "User", head: true, wide: true, sort: (row) => row.principal, cell: (row) => shown(row.principal) },
-      { key: "permission", label: "Rule", sort: (row) => row.permission, cell: (row) => badge(lower(row.permission ?? row.permission_type), lower(row.permission ?? row.permission_type) === "deny" ? "critical" : "ok") },
-      { key: "operation", label: "Operation", sort: (row) => row.operation, cell: (row) => lower(row.operation) },
-      { key: "type", label: "On", sort: (row) => row.resource_type, cell: (row) => lower(row.resource_type) },
-      { key: "name", label: "Name", wide: true, sort: (row) => row.resource_name ?? row.name, cell: (row) => nameCell(row) },
+      { key: "permission", label: "Rule", sort: (row) => row.permission, cell: (row) => badge(row.permission, row.permission === "deny" ? "critical" : "ok") },
+      { key: "operation", label: "Operation", sort: (row) => row.operation, cell: (row) => spaced(row.operation) },
+      { key: "type", label: "On", sort: (row) => row.resource_type, cell: (row) => spaced(row.resource_type) },
+      { key: "name", label: "Name", wide: true, sort: (row) => row.resource_name, cell: nameCell },
       { key: "host", label: "From host", sort: (row) => row.host, cell: (row) => (row.host === "*" ? "any" : shown(row.host)) },
     ],
   });
 }
 
 function nameCell(row) {
-  const name = row.resource_name ?? row.name;
-  const pattern = lower(row.pattern_type ?? row.pattern);
-  if (name === "*") return h("span.muted", {}, "all");
-  return [shown(name ?? ""), pattern === "prefixed" ? h("span.muted", {}, "\u2026 (names that begin so)") : null];
+  if (row.resource_name === "*") return h("span.muted", {}, "all");
+  return [shown(row.resource_name), row.pattern_type === "prefixed" ? h("span.muted", {}, "\u2026 (names that begin so)") : null];
 }
 
 function userTable(page, users) {
-  const nameOf = (row) => (typeof row === "string" ? row : row.user ?? row.name);
+  if (!users) return unknown("users");
   return table({
     page,
     caption: "Users",
-    rows: matching(users, page.get("search"), (row) => [nameOf(row)]),
+    rows: users,
     sorted: "name",
-    keyOf: nameOf,
-    empty: users.length ? emptyBox("No user has such a name") : emptyBox("There is no user with a password", h("code", {}, "odradek user add"), " makes one."),
+    keyOf: (row) => row.name,
+    empty: page.get("search") ? emptyBox("No user has such a name") : emptyBox("There is no user with a password", h("code", {}, "odradek user add"), " makes one."),
     columns: [
-      { key: "name", label: "User", head: true, wide: true, sort: nameOf, cell: (row) => shown(nameOf(row)) },
-      { key: "mechanisms", label: "Logs in by", cell: (row) => h("span.badges", {}, (row.mechanisms ?? []).map((each) => badge(String(each.mechanism ?? each)))) },
-      { key: "iterations", label: "Iterations", number: true, cell: (row) => (absent(row.iterations) ? "\u2013" : count(row.iterations)) },
+      { key: "name", label: "User", head: true, wide: true, sort: (row) => row.name, cell: (row) => shown(row.name) },
+      { key: "mechanisms", label: "Logs in by", cell: (row) => h("span.badges", {}, row.credentials.map((each) => badge(each.mechanism, "plain", `${count(each.iterations)} iterations`))) },
     ],
   });
 }
 
-const LIMITS = { producer_byte_rate: byteRate, consumer_byte_rate: byteRate, request_percentage: (value) => percent(value / 100), controller_mutation_rate: (value) => `${count(value)}/s`, connection_creation_rate: (value) => `${count(value)}/s` };
+const perSecond = (value) => `${count(value)}/s`;
+const LIMITS = { producer_byte_rate: ["produces", byteRate], consumer_byte_rate: ["fetches", byteRate], request_percentage: ["processor time", (value) => percent(value / 100)], controller_mutation_rate: ["changes of partitions", perSecond], connection_creation_rate: ["new connections", perSecond] };
 
 function quotaTable(page, quotas) {
-  const nameOf = (row) => (typeof row.entity === "string" ? row.entity : Object.entries(row.entity ?? {}).map(([kind, name]) => `${kind} ${name ?? "(default)"}`).join(", "));
-  const limits = (row) => Object.entries(row.limits ?? row.values ?? { [row.key]: row.value });
+  if (!quotas) return unknown("quotas");
+  const part = (name) => ({ key: name, label: { user: "User", client_id: "Client id", ip: "Address" }[name], wide: true, sort: (row) => row[name], cell: (row) => (absent(row[name]) ? "\u2013" : shown(row[name])) });
+  const [named, written] = [(row) => LIMITS[row.key]?.[0] ?? row.key, (row) => (absent(row.value) ? "no limit" : (LIMITS[row.key]?.[1] ?? count)(row.value))];
   return table({
     page,
     caption: "Quotas",
-    rows: matching(quotas, page.get("search"), (row) => [nameOf(row)]),
-    sorted: "entity",
-    keyOf: (row) => JSON.stringify(row),
-    empty: quotas.length ? emptyBox("No quota is like that") : emptyBox("There is no quota", h("code", {}, "odradek quota set"), " limits what a user or a client may use."),
-    columns: [
-      { key: "entity", label: "For", head: true, wide: true, sort: nameOf, cell: (row) => shown(nameOf(row)) },
-      { key: "limits", label: "Limits", wide: true, cell: (row) => limits(row).map(([name, value]) => h("div", {}, `${name.replaceAll("_", " ")}: `, h("strong", {}, (LIMITS[name] ?? count)(value)))) },
-    ],
+    rows: quotas,
+    sorted: "user",
+    keyOf: (row) => JSON.stringify([row.user, row.client_id, row.ip, row.key]),
+    empty: page.get("search") ? emptyBox("No quota is like that") : emptyBox("There is no quota", h("code", {}, "odradek quota set"), " limits what a user or a client may use."),
+    columns: [part("user"), part("client_id"), part("ip"), { key: "key", label: "Of what", sort: (row) => row.key, cell: (row) => h("span", { title: row.key }, named(row)) }, { key: "value", label: "At most", number: true, sort: (row) => row.value, cell: written }],
   });
 }
-

@@ -88,7 +88,7 @@ function fullCell(row) {
   const full = fullness(row);
   if (full === null) return "\u2013";
   const tone = full > 0.95 ? "critical" : full > 0.85 ? "warning" : "";
-  return h("span.full", {}, meter(full, tone), ` ${Math.round(full * 100)} %`);
+  return h("span.full", {}, meter(full, tone), h("span", {}, `${Math.round(full * 100)} %`));
 }
 
 function syncCell(row) {

@@ -2,42 +2,45 @@
 
 import { get } from "../code/api.js";
 import { h, shown } from "../code/dom.js";
-import { absent, byteRate, count, counted, duration } from "../code/format.js";
-import { badge, emptyBox, pageHead, searchField } from "../code/parts.js";
-import { matching, table } from "../code/table.js";
+import { absent, byteRate, count, counted, duration, sentence } from "../code/format.js";
+import { badge, button, emptyBox, groupLink, notice, pageHead, searchField } from "../code/parts.js";
+import { table } from "../code/table.js";
 
 export const title = () => "Clients";
 
 export function start(page) {
   return page.live({
     seconds: 5,
-    load: (signal) => get("/api/clients", {}, { signal }),
-    render: (data) => list(page, rowsOf(data)),
-    frame: (inner, data) => [pageHead("Clients", { beside: data ? counted(rowsOf(data).length, "client") : [] }), h("div.bar", { "data-key": "bar" }, searchField(page, "Search by id, user, address or library")), inner],
+    load: (signal) => get("/api/clients", { search: page.get("search"), page: page.get("page") }, { signal }),
+    render: (data) => [data.errors.length ? notice("warning", ["Something is missing: ", data.errors.slice(0, 3).map((each) => h("div", {}, shown(sentence(each))))]) : null, list(page, data)],
+    frame: (inner, data) => [pageHead("Clients", { beside: data ? counted(data.total, "client") : [] }), h("div.bar", { "data-key": "bar" }, searchField(page, "Search by id, user, address or library")), inner],
   });
 }
 
-const rowsOf = (data) => (Array.isArray(data) ? data : data.rows ?? data.clients);
+const keyOf = (row) => [row.client_id, row.user, row.address, row.library, row.version, row.broker].join("|");
 
-function list(page, all) {
-  const rows = matching(all, page.get("search"), (row) => [row.client_id, row.user, row.address, row.library]);
+function list(page, data) {
   return table({
     page,
     caption: "Clients",
-    rows,
+    rows: data.rows,
+    paged: data,
+    size: 200,
     sorted: "client_id",
-    keyOf: (row) => [row.client_id, row.user, row.address, row.library, row.version].join("\u0000"),
-    empty: all.length ? emptyBox("No client is like that") : emptyBox("No client is connected"),
+    keyOf,
+    detail: (row) => (page.get("open") === keyOf(row) && row.figures.length ? figures(row) : null),
+    empty: page.get("search") ? emptyBox("No client is like that") : emptyBox("No client is known", "Members of groups appear here, and clients that push their metrics: ", h("code", {}, "odradek config set client-metrics all interval.ms=5000 metrics=*")),
     columns: [
       { key: "client_id", label: "Client id", head: true, wide: true, sort: (row) => row.client_id, cell: (row) => (row.client_id ? shown(row.client_id) : h("span.null", {}, "none")) },
-      { key: "library", label: "Library", sort: (row) => row.library, cell: (row) => library(row) },
+      { key: "library", label: "Library", sort: (row) => row.library, cell: library },
       { key: "user", label: "User", sort: (row) => row.user, cell: (row) => (row.user ? shown(row.user) : "\u2013") },
-      { key: "address", label: "Address", sort: (row) => row.address, cell: (row) => (row.address ? shown(row.address) : "\u2013") },
-      { key: "connections", label: "Connections", number: true, sort: (row) => row.connections, cell: (row) => count(row.connections) },
-      { key: "in", label: "Sends", number: true, sort: (row) => row.bytes_in_per_second, cell: (row) => byteRate(row.bytes_in_per_second) },
-      { key: "out", label: "Gets", number: true, sort: (row) => row.bytes_out_per_second, cell: (row) => byteRate(row.bytes_out_per_second) },
-      { key: "throttled", label: "Throttled", sort: (row) => Number(row.throttled ?? 0), cell: throttledCell },
-      { key: "pushes", label: "Pushes metrics", wide: true, cell: pushesCell },
+      { key: "address", label: "Address", sort: (row) => row.address, cell: (row) => shown(row.address.replace(/^\//, "")) },
+      { key: "groups", label: "Groups", wide: true, cell: (row) => (row.groups.length ? row.groups.map((group, at) => [at ? ", " : "", groupLink(group)]) : "\u2013") },
+      { key: "connections", label: "Running", number: true, sort: (row) => row.connections, cell: (row) => count(row.connections), title: "running clients with this id and user" },
+      { key: "out", label: "Sends", number: true, sort: (row) => row.bytes_out_per_second, cell: (row) => byteRate(row.bytes_out_per_second) },
+      { key: "in", label: "Gets", number: true, sort: (row) => row.bytes_in_per_second, cell: (row) => byteRate(row.bytes_in_per_second) },
+      { key: "throttled", label: "Throttled", sort: (row) => row.throttled_ms, cell: throttledCell },
+      { key: "pushes", label: "Metrics", cell: (row) => pushesCell(page, row) },
     ],
   });
 }
@@ -48,14 +51,23 @@ function library(row) {
 }
 
 function throttledCell(row) {
-  const { throttled } = row;
-  if (absent(throttled) || throttled === false || throttled === 0) return h("span.muted", {}, "no");
-  return badge(typeof throttled === "number" ? duration(throttled) : "yes", "warning");
+  if (absent(row.throttled)) return "\u2013";
+  if (!row.throttled) return h("span.muted", {}, "no");
+  return badge(row.throttled_ms ? duration(row.throttled_ms) : "yes", "warning", "the longest time that a broker made it wait, by a quota");
 }
 
-function pushesCell(row) {
-  const { pushes } = row;
-  if (absent(pushes) || pushes === false || pushes.length === 0) return h("span.muted", {}, "no");
-  if (Array.isArray(pushes)) return [shown(pushes.slice(0, 4).join(", ")), pushes.length > 4 ? h("span.muted", {}, ` and ${pushes.length - 4} more`) : null];
-  return pushes === true ? "yes" : shown(typeof pushes === "object" ? Object.entries(pushes).map(([name, value]) => `${name} ${value}`).join(", ") : pushes);
+function pushesCell(page, row) {
+  if (absent(row.pushes)) return h("span.muted", {}, "not pushed");
+  const isOpen = page.get("open") === keyOf(row);
+  const told = `pushed ${counted(row.pushes, "time")}, the last ${duration(row.since_push_ms)} ago`;
+  return row.figures.length ? button(isOpen ? "Hide" : counted(row.figures.length, "figure"), () => page.set({ open: isOpen ? "" : keyOf(row) }, { replace: true }), { class: "quiet", "aria-expanded": String(isOpen), title: told }) : h("span", { title: told }, "pushed");
+}
+
+function figures(row) {
+  return h(
+    "table",
+    { "aria-label": "What the client has pushed" },
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "As"), h("th", { scope: "col" }, "Figure"), h("th.number", { scope: "col" }, "Value"))),
+    h("tbody", {}, row.figures.map((each) => h("tr", {}, h("td", {}, shown(each.role)), h("td.wide.mono", {}, shown(each.name)), h("td.number", {}, absent(each.value) ? "\u2013" : each.value.toLocaleString("en", { maximumSignificantDigits: 6 }))))),
+  );
 }

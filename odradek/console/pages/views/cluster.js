@@ -6,7 +6,6 @@ import { h, shown } from "../code/dom.js";
 import { absent, ago, byteRate, bytes, count, counted, duration, rate, sentence } from "../code/format.js";
 import { emptyBox, link, pageHead, panel, panelWith, sign, tile, tiles } from "../code/parts.js";
 import { tellState } from "../code/shell.js";
-import { historyRows } from "./history.js";
 import { brokerState, diskStates } from "./broker_states.js";
 import { quorumTable, reserveOf } from "./quorum.js";
 
@@ -103,9 +102,9 @@ function figures(data) {
     tile("brokers up", `${count(data.brokers_alive)} / ${count(data.brokers)}`, { tone: data.brokers_alive < data.brokers ? "critical" : "", href: "/brokers" }),
     tile("topics", count(data.topics), { href: "/topics" }),
     tile("partitions", count(data.partitions)),
-    tile("no leader", count(data.offline), { tone: bad(data.offline, "critical"), href: data.offline ? "/topics?sort=-offline" : null }),
-    tile("under-replicated", count(data.under_replicated), { tone: bad(data.under_replicated, "warning"), href: data.under_replicated ? "/topics?sort=-under_replicated" : null }),
-    tile("under min ISR", count(data.under_min_isr), { tone: bad(data.under_min_isr, "critical") }),
+    tile("no leader", count(data.offline), { tone: bad(data.offline, "critical"), href: data.offline ? "/topics?state=offline" : null }),
+    tile("under-replicated", count(data.under_replicated), { tone: bad(data.under_replicated, "warning"), href: data.under_replicated ? "/topics?state=under_replicated" : null }),
+    tile("under min ISR", count(data.under_min_isr), { tone: bad(data.under_min_isr, "critical"), href: data.under_min_isr ? "/topics?state=under_min_isr" : null }),
     tile("moving", count(data.moving), { href: "/moves" }),
     tile("records in", rate(data.records_per_second)),
     tile("data in", byteRate(data.bytes_per_second)),
@@ -175,7 +174,7 @@ function historyPanel(history) {
   const head = link("/history", "All history");
   if (!history) return panelWith("Lately", head, emptyBox("Reading the metadata log\u2026"));
   if (history instanceof Error) return panelWith("Lately", head, emptyBox("The history is not to be had", shown(history.message)));
-  const rows = historyRows(history);
+  const { rows } = history;
   if (!rows.length) return panelWith("Lately", head, emptyBox("Nothing has changed lately"));
   return panelWith("Lately", head, h("ul.events", {}, rows.slice(0, 8).map(event)));
 }

@@ -3,8 +3,8 @@
 import { get, part } from "../code/api.js";
 import { chart, series } from "../code/chart.js";
 import { h, plain, shown } from "../code/dom.js";
-import { absent, count, duration, short } from "../code/format.js";
-import { emptyBox, link, pageHead, panel, panelWith, tile, tiles, topicLink } from "../code/parts.js";
+import { absent, count, duration, rate, short } from "../code/format.js";
+import { badge, emptyBox, link, pageHead, panel, panelWith, tile, tiles, topicLink } from "../code/parts.js";
 import { table } from "../code/table.js";
 import { groupState, groupType, trendOf, zeroIn } from "./groups.js";
 
@@ -17,7 +17,7 @@ export function start(page) {
   return page.live({
     seconds: 5,
     load: async (signal) => {
-      const group = await get(`/api/groups/${part(id)}`, {}, { signal });
+      const group = await get(`/api/groups/${part(id)}`, { page: page.get("page") }, { signal });
       sample(id, group);
       return group;
     },
@@ -26,35 +26,32 @@ export function start(page) {
   });
 }
 
+// By topic, if all partitions are on this page; otherwise all in one.
 function sample(id, group) {
   const byTopic = new Map();
-  for (const each of group.offsets) if (!absent(each.lag)) byTopic.set(each.topic, (byTopic.get(each.topic) ?? 0) + each.lag);
+  if (group.pages > 1) byTopic.set("all topics", group.lag);
+  else for (const each of group.offsets) if (!absent(each.lag)) byTopic.set(each.topic, (byTopic.get(each.topic) ?? 0) + each.lag);
   series(`group ${id}`).add(Date.now(), byTopic);
 }
 
 function body(page, group) {
-  const lag = sumOf(group.offsets, "lag");
-  const behind = mostOf(group.offsets, "behind_ms");
-  const trend = group.trend_per_second ?? sumOf(group.offsets, "trend_per_second");
-  const zero = group.zero_in_ms ?? (lag === 0 ? 0 : group.offsets.some((each) => each.lag && absent(each.zero_in_ms)) ? null : mostOf(group.offsets, "zero_in_ms"));
+  const { lag, trend } = group;
+  const growth = trend ? trend.written_per_second - trend.read_per_second : null;
   return [
     tiles(
-      tile("members", count(group.members.length)),
-      tile("lag", absent(lag) ? "\u2013" : short(lag), { note: "records" }),
-      tile("behind", lag === 0 ? "0 s" : duration(behind), { note: "oldest record not yet read" }),
-      tile("trend", trendOf(trend), {}),
-      tile("caught up in", zeroIn({ lag, trend_per_second: trend, zero_in_ms: zero })),
-      tile("coordinator", absent(group.coordinator) ? "\u2013" : `broker ${group.coordinator}`),
+      tile("members", count(group.member_count)),
+      tile("lag", short(lag), { note: "records" }),
+      tile("behind", lag === 0 ? "0 s" : duration(group.behind_ms), { note: "oldest record not yet read" }),
+      tile("read", rate(trend?.read_per_second), { note: trend ? `written ${rate(trend.written_per_second)}` : null }),
+      tile("trend", trendOf(growth)),
+      tile("caught up in", zeroIn({ lag, trend_per_second: growth, zero_in_ms: trend?.zero_in_ms })),
+      tile("coordinator", `broker ${group.coordinator}`),
     ),
     lagChart(page.parts[0], group),
     members(page, group),
     offsets(page, group),
   ];
 }
-
-const known = (rows, name) => rows.map((row) => row[name]).filter((value) => !absent(value));
-const sumOf = (rows, name) => (known(rows, name).length ? known(rows, name).reduce((sum, value) => sum + value, 0) : null);
-const mostOf = (rows, name) => (known(rows, name).length ? Math.max(...known(rows, name)) : null);
 
 function lagChart(id, group) {
   const points = series(`group ${id}`);
@@ -77,28 +74,21 @@ function members(page, group) {
       caption: "Members",
       rows: group.members,
       keyOf: (row) => row.member_id,
+      sorted: "client",
       empty: emptyBox("The group has no member", "Nobody reads for it now. Its offsets stay until they expire."),
       columns: [
-        { key: "client", label: "Client", head: true, cell: (row) => h("span.cut", {}, shown(row.client_id ?? "")) },
-        { key: "host", label: "Host", cell: (row) => shown(String(row.host ?? "").replace(/^\//, "")) },
+        { key: "client", label: "Client", head: true, wide: true, cell: (row) => shown(row.client_id) },
+        { key: "host", label: "Host", cell: (row) => shown(row.host.replace(/^\//, "")) },
         { key: "member", label: "Member id", wide: true, cell: (row) => h("span.mono", {}, shown(row.member_id), row.instance_id ? h("span.small-note", {}, "static: ", shown(row.instance_id)) : null) },
-        { key: "reads", label: "Reads", wide: true, cell: (row) => assignment(row.assignment) },
+        { key: "reads", label: "Reads", wide: true, cell: (row) => [assignment(row.assignment), row.is_moving ? badge("gets others", "info") : null] },
       ],
     }),
   );
 }
 
 function assignment(all) {
-  const list = flat(all);
-  if (!list.length) return h("span.muted", {}, "nothing");
-  const byTopic = Map.groupBy(list, (each) => each.topic);
-  return [...byTopic].map(([topic, parts]) => h("div", {}, topicLink(topic), h("span.muted", {}, ` ${ranges(parts.map((each) => each.partition))}`)));
-}
-
-function flat(all) {
-  if (absent(all)) return [];
-  if (!Array.isArray(all)) return Object.entries(all).flatMap(([topic, parts]) => parts.map((partition) => ({ topic, partition })));
-  return all.flatMap((each) => (Array.isArray(each) ? [{ topic: each[0], partition: each[1] }] : Array.isArray(each.partitions) ? each.partitions.map((partition) => ({ topic: each.topic, partition })) : [each]));
+  if (!all.length) return h("span.muted", {}, "nothing");
+  return all.map((each) => h("div", {}, topicLink(each.topic), h("span.muted", {}, ` ${ranges(each.partitions)}`)));
 }
 
 /** Return numbers as ranges: 0-3, 7. */
@@ -114,13 +104,15 @@ export function ranges(numbers) {
 }
 
 function offsets(page, group) {
-  const readers = new Map(group.members.flatMap((member) => flat(member.assignment).map((each) => [`${each.topic}/${each.partition}`, member.client_id])));
+  const clients = new Map(group.members.map((member) => [member.member_id, member.client_id]));
   return panel(
     "Offsets",
     table({
       page,
       caption: "Offsets",
       rows: group.offsets,
+      paged: group.pages > 1 ? group : null,
+      size: 500,
       sorted: "topic",
       keyOf: (row) => `${row.topic}/${row.partition}`,
       empty: emptyBox("No offset is committed", "The group has not said yet how far it has read."),
@@ -129,11 +121,11 @@ function offsets(page, group) {
         { key: "partition", label: "Partition", number: true, sort: (row) => row.partition, cell: (row) => String(row.partition) },
         { key: "committed", label: "Committed", number: true, sort: (row) => row.committed, cell: (row) => count(row.committed) },
         { key: "end", label: "Log end", number: true, sort: (row) => row.log_end_offset, cell: (row) => count(row.log_end_offset) },
-        { key: "lag", label: "Lag", number: true, sort: (row) => row.lag, cell: (row) => count(row.lag) },
+        { key: "lag", label: "Lag", number: true, sort: (row) => row.lag, cell: (row) => (row.error ? h("span.warning", { title: plain(row.error) }, "not known") : count(row.lag)) },
         { key: "behind", label: "Behind", number: true, sort: (row) => row.behind_ms, cell: (row) => (row.lag === 0 ? "0 s" : duration(row.behind_ms)) },
         { key: "trend", label: "Trend", number: true, sort: (row) => row.trend_per_second, cell: (row) => trendOf(row.trend_per_second) },
         { key: "zero", label: "Caught up in", number: true, sort: (row) => row.zero_in_ms, cell: zeroIn },
-        { key: "reader", label: "Read by", cell: (row) => h("span.cut", {}, shown(readers.get(`${row.topic}/${row.partition}`) ?? "\u2013")) },
+        { key: "reader", label: "Read by", cell: (row) => (absent(row.member_id) ? h("span.muted", {}, "nobody") : shown(clients.get(row.member_id) ?? row.member_id)) },
       ],
     }),
   );

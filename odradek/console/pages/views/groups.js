@@ -1,24 +1,21 @@
 // The groups of all kinds, with how far they are behind, in records and in time.
 
 import { get } from "../code/api.js";
-import { h } from "../code/dom.js";
+import { h, plain } from "../code/dom.js";
 import { absent, count, counted, duration } from "../code/format.js";
 import { badge, choice, emptyBox, groupLink, pageHead, searchField } from "../code/parts.js";
-import { matching, table } from "../code/table.js";
+import { table } from "../code/table.js";
 
 export const title = () => "Groups";
 
-const TYPES = { consumer: "consumer (new protocol)", classic: "classic", share: "share", streams: "streams" };
-const TONES = { stable: "ok", empty: "plain", dead: "plain", assigning: "info", reconciling: "info", preparingrebalance: "warning", completingrebalance: "warning", unknown: "warning" };
-const WORDS = { preparingrebalance: "rebalancing", completingrebalance: "rebalancing" };
+const TYPES = [["", "All types"], ["classic", "Classic"], ["consumer", "Consumer (KIP-848)"], ["share", "Share"], ["streams", "Streams"]];
+const TONES = { Stable: "ok", Empty: "plain", Dead: "plain", Assigning: "info", Reconciling: "info", PreparingRebalance: "warning", CompletingRebalance: "warning" };
+const WORDS = { PreparingRebalance: "rebalancing", CompletingRebalance: "rebalancing" };
 
 /** Return the state of a group as a badge. */
-export function groupState(row) {
-  const state = String(row.state ?? "unknown").toLowerCase().replaceAll(/[_ ]/g, "");
-  return badge(WORDS[state] ?? state, TONES[state] ?? "plain");
-}
+export const groupState = (row) => badge(WORDS[row.state] ?? String(row.state).toLowerCase(), TONES[row.state] ?? "plain", row.state);
 
-export const groupType = (row) => (absent(row.type) ? "\u2013" : String(row.type).toLowerCase());
+export const groupType = (row) => row.type;
 
 /** Return how a lag changes: grows, falls, or stands. */
 export function trendOf(perSecond) {
@@ -39,30 +36,28 @@ export function zeroIn(row) {
 export function start(page) {
   return page.live({
     seconds: 5,
-    load: (signal) => get("/api/groups", {}, { signal }),
-    render: (data) => list(page, rowsOf(data)),
-    frame: (body, data) => [pageHead("Groups", { beside: data ? counted(rowsOf(data).length, "group") : [] }), h("div.bar", { "data-key": "bar" }, searchField(page, "Search groups by name"), typeChoice(page)), body],
+    load: (signal) => get("/api/groups", { search: page.get("search"), type: page.get("type"), page: page.get("page") }, { signal }),
+    render: (data) => list(page, data),
+    frame: (body, data) => [pageHead("Groups", { beside: data ? counted(data.total, "group") : [] }), h("div.bar", { "data-key": "bar" }, searchField(page, "Search groups by name"), typeChoice(page)), body],
   });
 }
 
-const rowsOf = (data) => (Array.isArray(data) ? data : data.rows ?? data.groups);
-
 function typeChoice(page) {
-  const control = choice("type", page.get("type"), [["", "All types"], ...Object.entries(TYPES)], (value) => page.set({ type: value, page: "" }));
+  const control = choice("type", page.get("type"), TYPES, (value) => page.set({ type: value, page: "" }));
   control.setAttribute("aria-label", "Type");
   return control;
 }
 
-function list(page, groups) {
-  const type = page.get("type");
-  const rows = matching(groups, page.get("search"), (row) => [row.id, row.coordinator]).filter((row) => !type || groupType(row) === type);
-  const empty = groups.length
-    ? emptyBox("No group is like that", "The search looks for a part of the name.")
-    : emptyBox("There is no group yet", "A group comes into being when its first member joins: ", h("code", {}, "odradek consume words --group readers"));
+function list(page, data) {
+  const empty =
+    page.get("search") || page.get("type")
+      ? emptyBox("No group is like that", "The search looks for a part of the name.")
+      : emptyBox("There is no group yet", "A group comes into being when its first member joins: ", h("code", {}, "odradek consume words --group readers"));
   return table({
     page,
     caption: "Groups",
-    rows,
+    rows: data.rows,
+    paged: data,
     sorted: "id",
     keyOf: (row) => row.id,
     empty,
@@ -70,26 +65,16 @@ function list(page, groups) {
       { key: "id", label: "Group", head: true, wide: true, sort: (row) => row.id, cell: (row) => groupLink(row.id) },
       { key: "type", label: "Type", sort: groupType, cell: groupType },
       { key: "state", label: "State", sort: (row) => row.state, cell: groupState },
-      { key: "members", label: "Members", number: true, sort: membersOf, cell: (row) => count(membersOf(row)) },
-      { key: "lag", label: "Lag", number: true, sort: lagOf, cell: (row) => (absent(lagOf(row)) ? "\u2013" : counted(lagOf(row), "record")) },
-      { key: "behind", label: "Behind", number: true, sort: behindOf, cell: (row) => (lagOf(row) === 0 ? "0 s" : duration(behindOf(row))), title: "how old the oldest record is that is not yet read" },
-      { key: "trend", label: "Trend", number: true, sort: (row) => row.trend_per_second, cell: (row) => trendOf(row.trend_per_second) },
-      { key: "zero", label: "Caught up in", number: true, sort: (row) => row.zero_in_ms, cell: (row) => zeroIn({ ...row, lag: lagOf(row) }) },
-      { key: "coordinator", label: "Coordinator", number: true, sort: (row) => row.coordinator, cell: (row) => (absent(row.coordinator) ? "\u2013" : String(row.coordinator)) },
+      { key: "members", label: "Members", number: true, sort: (row) => row.members, cell: (row) => count(row.members) },
+      { key: "topics", label: "Topics", number: true, sort: (row) => row.topics, cell: (row) => count(row.topics) },
+      { key: "lag", label: "Lag", number: true, sort: (row) => row.lag, cell: lagCell },
+      { key: "behind", label: "Behind", number: true, sort: (row) => row.behind_ms, cell: (row) => (row.lag === 0 ? "0 s" : duration(row.behind_ms)), title: "how old the oldest record is that is not yet read" },
+      { key: "coordinator", label: "Coordinator", number: true, sort: (row) => row.coordinator, cell: (row) => `broker ${row.coordinator}` },
     ],
   });
 }
 
-const membersOf = (row) => (Array.isArray(row.members) ? row.members.length : row.members);
-
-function lagOf(row) {
-  if (row.lag !== undefined) return row.lag;
-  const known = (row.offsets ?? []).map((each) => each.lag).filter((lag) => !absent(lag));
-  return known.length ? known.reduce((sum, lag) => sum + lag, 0) : null;
-}
-
-function behindOf(row) {
-  if (row.behind_ms !== undefined) return row.behind_ms;
-  const known = (row.offsets ?? []).map((each) => each.behind_ms).filter((ms) => !absent(ms));
-  return known.length ? Math.max(...known) : null;
+function lagCell(row) {
+  if (row.error) return h("span.warning", { title: plain(row.error) }, "not known");
+  return absent(row.lag) ? "\u2013" : counted(row.lag, "record");
 }

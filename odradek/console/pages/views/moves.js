@@ -11,82 +11,105 @@ export const title = () => "Moves";
 export function start(page) {
   return page.live({
     seconds: 3,
-    load: (signal) => get("/api/moves", {}, { signal }),
+    load: (signal) => get("/api/moves", { page: page.get("page") }, { signal }),
     render: (data) => body(page, data),
-    frame: (inner, data) => [pageHead("Moves, drains and retirements", { beside: data ? counted(data.moves.length, "partition") : [] }), inner],
+    frame: (inner, data) => [pageHead("Moves, drains and retirements", { beside: data ? counted(data.total, "moving partition") : [] }), inner],
   });
 }
 
 function body(page, data) {
-  const done = data.moves.reduce((sum, each) => sum + (each.bytes_done ?? 0), 0);
-  const total = data.moves.reduce((sum, each) => sum + (each.bytes_total ?? 0), 0);
-  const left = data.moves.map((each) => each.eta_ms).filter((ms) => !absent(ms));
   return [
-    data.moves.length
-      ? tiles(tile("moving", count(data.moves.length)), tile("copied", bytes(done)), tile("in all", bytes(total)), tile("left", bytes(Math.max(0, total - done))), tile("time left", left.length ? duration(Math.max(...left)) : "\u2013"))
-      : null,
-    panel("Moving partitions", moves(page, data.moves)),
-    emptying("Brokers that are drained", data.drains ?? [], "No broker is being drained", "odradek broker drain 4"),
-    emptying("Disks that are retired", data.retirements ?? [], "No disk is being retired", "odradek disk retire --broker 1 --path /data/2"),
+    data.total ? figures(data) : null,
+    panel("Between brokers", moves(page, data)),
+    data.disk_moves_total ? panel("Between disks of a broker", diskMoves(page, data)) : null,
+    panel("Brokers that partitions leave", drains(page, data.drains)),
+    panel("Disks that are retired", retirements(page, data.retirements)),
   ];
 }
 
-const places = (all) => (Array.isArray(all) ? (all.length ? all.map((each) => String(each)).join(", ") : "\u2013") : absent(all) ? "\u2013" : String(all));
-const share = (row) => (row.bytes_total ? row.bytes_done / row.bytes_total : null);
+function figures({ total, moves: rows }) {
+  const sum = (name) => rows.reduce((all, each) => all + (each[name] ?? 0), 0);
+  const left = rows.map((each) => each.eta_ms).filter((ms) => !absent(ms));
+  return tiles(
+    tile("moving", count(total)),
+    tile("copied", bytes(sum("bytes_done"))),
+    tile("in all", bytes(sum("bytes_total"))),
+    tile("pace", byteRate(sum("bytes_per_second"))),
+    tile("time left", left.length ? duration(Math.max(...left)) : "\u2013"),
+  );
+}
 
-function moves(page, rows) {
+const brokersOf = (all) => (all.length ? all.join(", ") : "\u2013");
+const share = (row) => (row.bytes_total ? Math.min(1, row.bytes_done / row.bytes_total) : null);
+
+const TOPIC = { key: "topic", label: "Topic", head: true, wide: true, sort: (row) => `${row.topic} ${row.partition}`, cell: (row) => topicLink(row.topic) };
+const PARTITION = { key: "partition", label: "Partition", number: true, sort: (row) => row.partition, cell: (row) => String(row.partition) };
+const PROGRESS = [
+  { key: "done", label: "Copied", sort: share, cell: doneCell },
+  { key: "bytes", label: "Bytes", number: true, sort: (row) => row.bytes_total, cell: (row) => (absent(row.bytes_total) ? bytes(row.bytes_done) : `${bytes(row.bytes_done)} of ${bytes(row.bytes_total)}`) },
+  { key: "pace", label: "Pace", number: true, sort: (row) => row.bytes_per_second, cell: (row) => byteRate(row.bytes_per_second) },
+  { key: "throttle", label: "Throttle", number: true, cell: (row) => (absent(row.throttle_bytes_per_second) ? "none" : byteRate(row.throttle_bytes_per_second)) },
+  { key: "eta", label: "Time left", number: true, sort: (row) => row.eta_ms, cell: (row) => duration(row.eta_ms) },
+];
+
+function moves(page, data) {
   return table({
     page,
-    caption: "Moving partitions",
-    rows,
+    caption: "Moves between brokers",
+    rows: data.moves,
+    paged: data,
+    size: 200,
     sorted: "topic",
     keyOf: (row) => `${row.topic}/${row.partition}`,
     empty: emptyBox("Nothing moves", "Partitions move when somebody asks for it: ", h("code", {}, "odradek partition move"), ", ", h("code", {}, "balance"), " or a drain."),
-    columns: [
-      { key: "topic", label: "Topic", head: true, wide: true, sort: (row) => `${row.topic} ${row.partition}`, cell: (row) => topicLink(row.topic) },
-      { key: "partition", label: "Partition", number: true, sort: (row) => row.partition, cell: (row) => String(row.partition) },
-      { key: "from", label: "From", cell: (row) => shown(places(row.from)) },
-      { key: "to", label: "To", cell: (row) => shown(places(row.to)) },
-      { key: "done", label: "Copied", sort: share, cell: doneCell },
-      { key: "bytes", label: "Bytes", number: true, sort: (row) => row.bytes_total, cell: (row) => (absent(row.bytes_total) ? bytes(row.bytes_done) : `${bytes(row.bytes_done)} of ${bytes(row.bytes_total)}`) },
-      { key: "throttle", label: "Throttle", number: true, cell: (row) => (absent(row.throttle) ? "none" : byteRate(row.throttle)) },
-      { key: "eta", label: "Time left", number: true, sort: (row) => row.eta_ms, cell: (row) => duration(row.eta_ms) },
-    ],
+    columns: [TOPIC, PARTITION, { key: "from", label: "From", cell: (row) => brokersOf(row.from) }, { key: "to", label: "To", cell: (row) => brokersOf(row.to) }, ...PROGRESS],
   });
 }
 
 function doneCell(row) {
   if (share(row) === null) return "\u2013";
-  return h("span.full", {}, meter(share(row)), ` ${Math.floor(share(row) * 100)} %`);
+  return h("span.full", {}, meter(share(row)), h("span", {}, `${Math.floor(share(row) * 100)} %`));
 }
 
-function emptying(title_, rows, none, command) {
-  if (!rows.length) return panel(title_, emptyBox(none, h("code", {}, command)));
-  return panel(
-    title_,
-    h(
-      "div.table-scroll",
-      { tabindex: "0", role: "region", "aria-label": title_ },
-      h(
-        "table",
-        {},
-        h("caption.unseen", {}, title_),
-        h("thead", {}, h("tr", {}, ["What", "State", "Partitions left", "Bytes left", "Time left"].map((name, at) => h("th", { scope: "col", class: at > 1 ? "number" : "" }, name)))),
-        h("tbody", {}, rows.map(emptyingLine)),
-      ),
-    ),
-  );
+function diskMoves(page, data) {
+  return table({
+    page,
+    caption: "Moves between disks",
+    rows: data.disk_moves,
+    keyOf: (row) => `${row.topic}/${row.partition}/${row.broker}`,
+    columns: [TOPIC, PARTITION, { key: "broker", label: "Broker", number: true, cell: (row) => String(row.broker) }, { key: "from", label: "From", wide: true, cell: (row) => (row.from ? shown(row.from) : "\u2013") }, { key: "to", label: "To", wide: true, cell: (row) => shown(row.to) }, ...PROGRESS],
+  });
 }
 
-function emptyingLine(row) {
-  const name = [absent(row.broker) ? null : `broker ${row.broker}`, row.directory ?? row.path].filter(Boolean).join(", ");
-  return h(
-    "tr",
-    {},
-    h("td.wide", {}, shown(name)),
-    h("td", {}, row.state ? badge(String(row.state).replaceAll("_", " "), "info") : "\u2013"),
-    h("td.number", {}, count(row.partitions_left ?? row.partitions)),
-    h("td.number", {}, bytes(row.bytes_left ?? row.bytes)),
-    h("td.number", {}, duration(row.eta_ms)),
-  );
+function drains(page, rows) {
+  return table({
+    page,
+    caption: "Brokers that partitions leave",
+    rows,
+    keyOf: (row) => row.broker,
+    empty: emptyBox("No broker is being emptied", h("code", {}, "odradek broker drain"), " moves all replicas off a broker."),
+    columns: [
+      { key: "broker", label: "Broker", head: true, cell: (row) => `broker ${row.broker}` },
+      { key: "moving", label: "Leaving", number: true, cell: (row) => counted(row.moving, "partition") },
+      { key: "staying", label: "Staying", number: true, cell: (row) => (row.staying ? counted(row.staying, "partition") : "none"), title: "partitions with a replica there that do not leave" },
+      { key: "left", label: "Still to copy", number: true, cell: (row) => bytes(row.bytes_left) },
+    ],
+  });
+}
+
+function retirements(page, rows) {
+  return table({
+    page,
+    caption: "Disks that are retired",
+    rows,
+    keyOf: (row) => `${row.broker}:${row.directory}`,
+    empty: emptyBox("No disk is being retired", h("code", {}, "odradek disk retire"), " empties a disk, so that it can be pulled."),
+    columns: [
+      { key: "broker", label: "Broker", head: true, cell: (row) => `broker ${row.broker}` },
+      { key: "directory", label: "Directory", wide: true, cell: (row) => shown(row.directory) },
+      { key: "replicas", label: "Replicas left", number: true, cell: (row) => count(row.replicas_left) },
+      { key: "bytes", label: "Bytes left", number: true, cell: (row) => bytes(row.bytes_left) },
+      { key: "released", label: "State", cell: (row) => (row.is_released ? badge("may be pulled", "ok") : badge("emptying", "info")) },
+    ],
+  });
 }

@@ -2,11 +2,11 @@
 
 import { get, part } from "../code/api.js";
 import { h, plain, shown } from "../code/dom.js";
-import { bytes, count, rate } from "../code/format.js";
-import { badge, link, pageHead, tabs, tile, tiles } from "../code/parts.js";
+import { absent, bytes, count, rate } from "../code/format.js";
+import { badge, link, loadingBox, pageHead, tabs, tile, tiles } from "../code/parts.js";
 import { configurationTab } from "./topic_configuration.js";
 import { groupsTab } from "./topic_groups.js";
-import { mapTab } from "./topic_map.js";
+import { PARTITIONS, mapTab } from "./topic_map.js";
 
 export const title = (page) => plain(page.parts[0], 80);
 
@@ -20,7 +20,7 @@ export function start(page) {
     load: async (signal) => {
       const tab = page.get("tab");
       const [topic, more] = await Promise.all([
-        get(base, {}, { signal }),
+        get(base, { page: pageOfPartitions(page) }, { signal }),
         tab === "configuration" || tab === "groups" ? get(`${base}/${tab === "groups" ? "groups" : "configs"}`, {}, { signal }) : null,
       ]);
       return { topic, more, tab };
@@ -30,36 +30,38 @@ export function start(page) {
   });
 }
 
+// A partition that is asked for is on the page that has its number.
+function pageOfPartitions(page) {
+  const wanted = page.number("partition", null);
+  if (page.get("tab")) return "";
+  return wanted === null ? page.get("page") : Math.floor(wanted / PARTITIONS) + 1;
+}
+
 function head(name, topic) {
-  return pageHead(shown(name), {
-    above: link("/topics", "Topics"),
-    beside: [topic?.is_internal ? badge("internal") : null],
-  });
+  return pageHead(shown(name), { above: link("/topics", "Topics"), beside: [topic?.is_internal ? badge("internal") : null] });
 }
 
 function body(page, { topic, more, tab }) {
   const now = page.get("tab");
-  if (now !== tab && now) return null;
+  // The data of the tab that was left do not fit; those of the new one are on their way.
+  if (now !== tab) return loadingBox();
   if (now === "configuration") return configurationTab(page, more);
   if (now === "groups") return groupsTab(page, more);
   return [figures(topic), mapTab(page, topic)];
 }
 
 function figures(topic) {
-  const all = topic.partitions;
-  const behind = all.filter((each) => each.isr.length < each.replicas.length).length;
-  const offline = all.filter((each) => each.leader === null || each.leader < 0).length;
+  const { skew } = topic;
   return tiles(
-    tile("partitions", count(all.length)),
-    tile("replicas of each", count(topic.replication_factor ?? all[0]?.replicas.length)),
-    tile("without a leader", count(offline), { tone: offline ? "critical" : "" }),
-    tile("under-replicated", count(behind), { tone: behind ? "warning" : "" }),
-    tile("records", count(all.reduce((sum, each) => sum + Math.max(0, (each.log_end_offset ?? 0) - (each.log_start_offset ?? 0)), 0)), { note: "at most, by offsets" }),
-    tile("size on disks", bytes(topic.bytes)),
-    topic.records_per_second === undefined ? null : tile("records in", rate(topic.records_per_second)),
-    topic.skew === undefined || topic.skew === null ? null : tile("skew", skewText(topic.skew), { note: "largest / mean" }),
+    tile("partitions", count(topic.total)),
+    tile("replicas of each", count(topic.replication_factor)),
+    tile("no leader", count(topic.offline), { tone: topic.offline ? "critical" : "" }),
+    tile("under-replicated", count(topic.under_replicated), { tone: topic.under_replicated ? "warning" : "" }),
+    tile("records in", rate(topic.records_per_second)),
+    tile("size", bytes(topic.bytes), { note: "of one replica each" }),
+    tile("skew of leaders", times(skew.leaders), { note: skew.away_from_preferred ? `${count(skew.away_from_preferred)} not preferred` : "all are preferred" }),
+    tile("skew of bytes", times(skew.bytes), { note: "largest / mean" }),
   );
 }
 
-const skewText = (skew) => (typeof skew === "number" ? `${skew.toLocaleString("en", { maximumFractionDigits: 2 })} \u00d7` : String(skew));
-
+const times = (skew) => (absent(skew) ? "\u2013" : `${skew.toLocaleString("en", { maximumFractionDigits: 2 })} \u00d7`);

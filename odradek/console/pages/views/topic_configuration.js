@@ -5,13 +5,7 @@ import { absent } from "../code/format.js";
 import { badge, choice, emptyBox, searchField } from "../code/parts.js";
 import { matching, table } from "../code/table.js";
 
-const SOURCES = {
-  DYNAMIC_TOPIC_CONFIG: "this topic",
-  DYNAMIC_BROKER_CONFIG: "one broker",
-  DYNAMIC_DEFAULT_BROKER_CONFIG: "all brokers",
-  STATIC_BROKER_CONFIG: "the broker's file",
-  DEFAULT_CONFIG: "default",
-};
+const SOURCES = { topic_config: "this topic", broker_config: "one broker", default_broker_config: "all brokers", static_broker_config: "the broker's file", default_config: "default" };
 
 export function configurationTab(page, configs) {
   const differing = configs.filter((each) => !each.is_default);
@@ -33,7 +27,7 @@ export function configurationTab(page, configs) {
         { key: "name", label: "Key", head: true, sort: (row) => row.name, wide: true, cell: (row) => [h("code", {}, shown(row.name)), row.documentation ? h("span.small-note.documentation", {}, shown(row.documentation)) : null] },
         { key: "value", label: "Value", sort: (row) => row.value, cell: valueCell },
         { key: "default", label: "Default", cell: (row) => h("code", {}, text(row.default)) },
-        { key: "source", label: "From", sort: (row) => row.source, cell: (row) => badge(SOURCES[row.source] ?? String(row.source).toLowerCase().replaceAll("_", " "), row.is_default ? "plain" : "info") },
+        { key: "source", label: "From", sort: (row) => row.source, cell: (row) => badge(SOURCES[row.source] ?? row.source.replaceAll("_", " "), row.is_default ? "plain" : "info") },
       ],
     }),
   ];
@@ -42,6 +36,7 @@ export function configurationTab(page, configs) {
 const text = (value) => (absent(value) ? "\u2013" : value === "" ? "(empty)" : shown(value));
 
 function valueCell(row) {
+  if (row.is_secret) return h("span.null", {}, "secret");
   const told = human(row);
   return [h("code", { class: row.is_default ? "" : "after" }, text(row.value)), told ? h("span.small-note", {}, told) : null];
 }

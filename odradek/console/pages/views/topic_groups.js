@@ -1,6 +1,6 @@
 // The groups that read a topic, with their lag on it.
 
-import { absent, counted, duration } from "../code/format.js";
+import { absent, count, counted, duration } from "../code/format.js";
 import { emptyBox, groupLink } from "../code/parts.js";
 import { table } from "../code/table.js";
 import { groupState, groupType } from "./groups.js";
@@ -17,11 +17,9 @@ export function groupsTab(page, groups) {
       { key: "id", label: "Group", head: true, wide: true, sort: (row) => row.id, cell: (row) => groupLink(row.id) },
       { key: "type", label: "Type", sort: (row) => row.type, cell: groupType },
       { key: "state", label: "State", sort: (row) => row.state, cell: groupState },
-      { key: "members", label: "Members", number: true, sort: membersOf, cell: (row) => (absent(membersOf(row)) ? "\u2013" : String(membersOf(row))) },
+      { key: "partitions", label: "Partitions", number: true, sort: (row) => row.partitions, cell: (row) => count(row.partitions), title: "of this topic, with a committed offset" },
       { key: "lag", label: "Lag", number: true, sort: (row) => row.lag, cell: (row) => (absent(row.lag) ? "\u2013" : counted(row.lag, "record")) },
-      { key: "behind", label: "Behind", number: true, sort: (row) => row.behind_ms, cell: (row) => duration(row.behind_ms) },
+      { key: "behind", label: "Behind", number: true, sort: (row) => row.behind_ms, cell: (row) => (row.lag === 0 ? "0 s" : duration(row.behind_ms)) },
     ],
   });
 }
-
-const membersOf = (row) => (Array.isArray(row.members) ? row.members.length : row.members);

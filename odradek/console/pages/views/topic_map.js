@@ -6,12 +6,14 @@ import { badge, choice, emptyBox, link, panelWith } from "../code/parts.js";
 import { addressWith } from "../code/router.js";
 import { pager, table } from "../code/table.js";
 
-const SHOWN = 400;
+/** The partitions of one page of the server. */
+export const PARTITIONS = 200;
 const CELL = 17;
 
-/** Return what a replica of a partition on a broker is: leader, in-sync, behind, elr, gone, or none. */
+/** Return what a replica of a partition on a broker is: leader, in-sync, behind, elr, adding, gone, or none. */
 export function replicaState(partition, broker) {
   if (!partition.replicas.includes(broker)) return "none";
+  if (partition.adding.includes(broker) && !partition.isr.includes(broker)) return "adding";
   if (partition.leader === broker) return "leader";
   if (partition.isr.includes(broker)) return isLeaderless(partition) ? "gone" : "in-sync";
   if (partition.elr?.includes(broker)) return "elr";
@@ -19,38 +21,37 @@ export function replicaState(partition, broker) {
 }
 
 const isLeaderless = (partition) => absent(partition.leader) || partition.leader < 0;
-const WORDS = { leader: "leads", "in-sync": "in sync", behind: "not in sync", elr: "not in sync, but eligible to lead (ELR)", gone: "of a partition without a leader", none: "has no replica" };
+const WORDS = { leader: "leads", "in-sync": "in sync", behind: "not in sync", elr: "not in sync, but eligible to lead (ELR)", adding: "is being added", gone: "of a partition without a leader", none: "has no replica" };
 
 export function mapTab(page, topic) {
   const wrong = page.get("only") === "trouble";
-  const all = wrong ? topic.partitions.filter((each) => isLeaderless(each) || each.isr.length < each.replicas.length) : topic.partitions;
-  return [mapPanel(page, topic, all), partitionTable(page, all)];
+  const shown_ = wrong ? topic.partitions.filter((each) => isLeaderless(each) || each.isr.length < each.replicas.length) : topic.partitions;
+  return [mapPanel(page, topic, shown_), partitionTable(page, topic, shown_)];
 }
 
-function mapPanel(page, topic, all) {
+function mapPanel(page, topic, partitions) {
   const brokers = [...new Set(topic.partitions.flatMap((each) => each.replicas))].sort((a, b) => a - b);
-  const only = choice("only", page.get("only"), [["", "All partitions"], ["trouble", "Only partitions with trouble"]], (value) => page.set({ only: value, map: "", page: "" }));
-  only.setAttribute("aria-label", "Which partitions");
-  const pages = Math.max(1, Math.ceil(all.length / SHOWN));
-  const at = Math.min(pages, Math.max(1, page.number("map", 1)));
-  const part = all.slice((at - 1) * SHOWN, at * SHOWN);
+  const many = topic.pages > 1;
   return panelWith(
     "Brokers \u00d7 partitions",
-    only,
-    part.length ? h("div.map", { tabindex: "0", role: "region", "aria-label": "Map of replicas" }, blocks(page, part, brokers)) : emptyBox("No partition is in trouble", "All partitions have a leader, and all replicas are in sync."),
-    pages > 1 ? mapPager(at, pages, all.length) : null,
-    h("div.legend", {}, Object.entries({ leader: "leader", "in-sync": "in sync", behind: "not in sync", elr: "eligible to lead (ELR)", gone: "no leader", none: "no replica" }).map(([state, word]) => h("span", {}, h("span.cell", { class: state }), word))),
+    many ? [jump(page), `partitions ${count(topic.partitions[0]?.id ?? 0)} to ${count(topic.partitions.at(-1)?.id ?? 0)} of ${count(topic.total)}`] : whichPartitions(page),
+    partitions.length ? h("div.map", { tabindex: "0", role: "region", "aria-label": "Map of replicas" }, blocks(page, partitions, brokers)) : emptyBox("No partition is in trouble", "All partitions have a leader, and all replicas are in sync."),
+    many ? pager(topic.page, topic.pages, topic.total, PARTITIONS) : null,
+    h("div.legend", {}, LEGEND.map(([state, word]) => h("span", {}, h("span.cell", { class: state }), word))),
   );
 }
 
-function mapPager(at, pages, length) {
-  const links = pager(at, pages, length, SHOWN);
-  links.setAttribute("aria-label", "Pages of the map");
-  for (const each of links.querySelectorAll("a")) {
-    const to = new URL(each.href).searchParams.get("page") ?? "";
-    each.setAttribute("href", addressWith({ map: to }));
-  }
-  return links;
+const LEGEND = [["leader", "leader"], ["in-sync", "in sync"], ["behind", "not in sync"], ["elr", "eligible to lead (ELR)"], ["adding", "being added"], ["gone", "no leader"], ["none", "no replica"]];
+
+function whichPartitions(page) {
+  const only = choice("only", page.get("only"), [["", "All partitions"], ["trouble", "Only partitions with trouble"]], (value) => page.set({ only: value, page: "" }));
+  only.setAttribute("aria-label", "Which partitions");
+  return only;
+}
+
+function jump(page) {
+  const control = h("input", { name: "partition", inputmode: "numeric", pattern: "[0-9]+", placeholder: "number", value: page.get("partition"), autocomplete: "off", size: "7" });
+  return h("form.bar", { onsubmit: (event) => (event.preventDefault(), page.set({ partition: new FormData(event.target).get("partition").trim(), page: "" })) }, h("label.check", {}, "Partition", control), h("button.quiet", { type: "submit" }, "Show"));
 }
 
 function blocks(page, partitions, brokers) {
@@ -76,7 +77,7 @@ function block(page, partitions, brokers) {
 
 function spoken(partitions, broker) {
   const states = Map.groupBy(partitions, (each) => replicaState(each, broker));
-  const told = ["leader", "in-sync", "behind", "elr", "gone"].filter((state) => states.has(state)).map((state) => `${states.get(state).length} ${WORDS[state]}`);
+  const told = ["leader", "in-sync", "behind", "elr", "adding", "gone"].filter((state) => states.has(state)).map((state) => `${states.get(state).length} ${WORDS[state]}`);
   return `Broker ${broker}, partitions ${partitions[0].id} to ${partitions.at(-1).id}: ${told.join(", ") || "no replica"}`;
 }
 
@@ -86,23 +87,24 @@ function cell(partition, broker, isChosen) {
   return h("span.cell", props);
 }
 
-function partitionTable(page, partitions) {
+function partitionTable(page, topic, partitions) {
   const search = page.get("partition");
-  const rows = search ? partitions.filter((each) => String(each.id) === search) : partitions;
   const mean = partitions.reduce((sum, each) => sum + (each.bytes ?? 0), 0) / (partitions.length || 1);
   return table({
     page,
     caption: "Partitions",
-    rows,
+    rows: partitions,
+    paged: topic.pages > 1 ? topic : null,
+    size: PARTITIONS,
     sorted: "id",
     keyOf: (row) => row.id,
-    rowClass: (row) => (isLeaderless(row) ? "bad" : row.isr.length < row.replicas.length ? "doubtful" : ""),
+    rowClass: (row) => (search === String(row.id) ? "chosen" : isLeaderless(row) ? "bad" : row.isr.length < row.replicas.length ? "doubtful" : ""),
     detail: (row) => (search === String(row.id) ? replicasOf(row) : null),
     empty: emptyBox("No partition to show"),
     columns: [
       { key: "id", label: "Partition", head: true, sort: (row) => row.id, cell: (row) => link(addressWith({ partition: search === String(row.id) ? "" : row.id }), String(row.id)) },
       { key: "leader", label: "Leader", sort: (row) => row.leader, cell: (row) => (isLeaderless(row) ? badge("none", "critical") : String(row.leader)) },
-      { key: "replicas", label: "Replicas", cell: (row) => h("span.replicas", {}, row.replicas.map((broker) => replica(row, broker))) },
+      { key: "replicas", label: "Replicas", cell: replicasCell },
       { key: "start", label: "First offset", number: true, sort: (row) => row.log_start_offset, cell: (row) => count(row.log_start_offset) },
       { key: "end", label: "Next offset", number: true, sort: (row) => row.log_end_offset, cell: (row) => count(row.log_end_offset) },
       { key: "records", label: "Records", number: true, sort: held, cell: (row) => count(held(row)), title: "at most, by offsets" },
@@ -117,6 +119,12 @@ const held = (row) => (absent(row.log_end_offset) || absent(row.log_start_offset
 function sizeCell(row, mean) {
   const isLarge = mean > 1024 * 1024 && row.bytes > 2 * mean;
   return h("span", { class: isLarge ? "warning" : "", title: isLarge ? `${(row.bytes / mean).toFixed(1)} times the mean` : undefined }, bytes(row.bytes));
+}
+
+function replicasCell(row) {
+  const moves = row.adding.length || row.removing.length;
+  const lastLeader = isLeaderless(row) && row.last_known_elr.length ? h("span.small-note", {}, `last led by ${row.last_known_elr.join(", ")}`) : null;
+  return [h("span.replicas", {}, row.replicas.map((broker) => replica(row, broker)), moves ? badge("moves", "info") : null), lastLeader, row.error ? h("span.small-note.critical", {}, shown(row.error)) : null];
 }
 
 function replica(partition, broker) {
@@ -136,7 +144,7 @@ function replicasOf(row) {
       {},
       h("td", {}, String(each.broker)),
       h("td", {}, WORDS[replicaState(row, each.broker)]),
-      h("td.wide", {}, each.directory ? shown(each.directory) : "\u2013"),
+      h("td.wide", {}, shown(each.directory), each.is_future ? [" ", badge("moves here", "info")] : null),
       h("td.number", {}, bytes(each.bytes)),
       h("td.number", {}, absent(each.lag) ? "\u2013" : each.lag ? counted(each.lag, "record") : "0"),
     ))),

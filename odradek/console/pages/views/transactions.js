@@ -2,87 +2,101 @@
 
 import { get } from "../code/api.js";
 import { h, shown } from "../code/dom.js";
-import { absent, count, counted, duration } from "../code/format.js";
-import { badge, choice, emptyBox, notice, pageHead, searchField, topicLink } from "../code/parts.js";
-import { matching, table } from "../code/table.js";
+import { absent, count, counted, duration, sentence } from "../code/format.js";
+import { badge, emptyBox, groupLink, notice, pageHead, searchField, topicLink } from "../code/parts.js";
+import { table } from "../code/table.js";
 
 export const title = () => "Transactions";
+
+const PROSPECTS = {
+  open: ["open", "info", "Its producer or its timeout ends it."],
+  prepared: ["prepared", "warning", "Only its producer or an operator can end it."],
+  ending: ["ending", "info", "Its markers are on their way."],
+  hanging: ["hangs", "critical", "It will never end by itself."],
+  none: ["none open", "plain", "No transaction of this id is open."],
+};
 
 export function start(page) {
   return page.live({
     seconds: 5,
-    load: (signal) => get("/api/transactions", {}, { signal }),
-    render: (data) => body(page, Array.isArray(data) ? data : data.rows ?? data.transactions),
-    frame: (inner) => [pageHead("Transactions"), h("div.bar", { "data-key": "bar" }, searchField(page, "Search by transactional id"), which(page)), inner],
-  });
-}
-
-const OVER = ["empty", "completecommit", "completeabort", "dead"];
-const TONES = { ongoing: "info", preparecommit: "warning", prepareabort: "warning", completecommit: "ok", completeabort: "plain", empty: "plain" };
-const WORDS = { ongoing: "open", preparecommit: "being committed", prepareabort: "being aborted", completecommit: "committed", completeabort: "aborted", empty: "none yet", prepareepochfence: "being fenced" };
-
-const stateOf = (row) => String(row.state ?? "unknown").toLowerCase().replaceAll(/[_ ]/g, "");
-const isOpen = (row) => !OVER.includes(stateOf(row));
-const heldUp = (row) => (row.holds_up ?? []).reduce((sum, each) => sum + (each.records_behind ?? 0), 0);
-
-function which(page) {
-  const control = choice("which", page.get("which"), [["", "All"], ["open", "Open ones"], ["hanging", "Hanging ones"]], (value) => page.set({ which: value, page: "" }));
-  control.setAttribute("aria-label", "Which transactions");
-  return control;
-}
-
-function body(page, all) {
-  const chosen = page.get("which");
-  const rows = matching(all, page.get("search"), (row) => [row.transactional_id, row.producer_id]).filter((row) => !chosen || (chosen === "hanging" ? row.is_hanging : isOpen(row)));
-  const hanging = all.filter((row) => row.is_hanging);
-  return [
-    hanging.length
-      ? notice("critical", [h("strong", {}, `${counted(hanging.length, "transaction")} ${hanging.length === 1 ? "hangs" : "hang"}.`), " Nobody will end it by itself, and readers of committed records wait. ", h("code", {}, "odradek txn abort"), " ends it."])
-      : null,
-    list(page, rows, all),
-  ];
-}
-
-function list(page, rows, all) {
-  const empty = all.length
-    ? emptyBox("No transaction is like that")
-    : emptyBox("There is no transaction", "Producers with a transactional.id appear here, and open transactions that nobody coordinates any more.");
-  return table({
-    page,
-    caption: "Transactions",
-    rows,
-    sorted: "-age",
-    keyOf: (row) => `${row.transactional_id}/${row.producer_id}`,
-    rowClass: (row) => (row.is_hanging ? "bad" : ""),
-    empty,
-    columns: [
-      { key: "id", label: "Transactional id", head: true, wide: true, sort: (row) => row.transactional_id, cell: (row) => (absent(row.transactional_id) ? h("span.null", {}, "unknown") : shown(row.transactional_id)) },
-      { key: "producer", label: "Producer id", number: true, sort: (row) => row.producer_id, cell: (row) => (absent(row.producer_id) ? "\u2013" : String(row.producer_id)) },
-      { key: "state", label: "State", sort: stateOf, cell: (row) => h("span.badges", {}, badge(WORDS[stateOf(row)] ?? stateOf(row), TONES[stateOf(row)] ?? "plain"), row.is_hanging ? badge("hangs", "critical") : null) },
-      { key: "age", label: "Age", number: true, sort: (row) => row.age_ms, cell: (row) => duration(row.age_ms) },
-      { key: "timeout", label: "Timeout", number: true, sort: (row) => row.timeout_ms, cell: (row) => duration(row.timeout_ms), title: "after this time the coordinator aborts it" },
-      { key: "coordinator", label: "Coordinator", number: true, sort: (row) => row.coordinator, cell: (row) => (absent(row.coordinator) ? "\u2013" : String(row.coordinator)) },
-      { key: "partitions", label: "Writes to", wide: true, cell: partitionsCell },
-      { key: "holds", label: "Holds up", number: true, sort: heldUp, cell: holdsCell, title: "records behind the last stable offset, which readers of committed records do not get yet" },
+    load: (signal) => get("/api/transactions", { search: page.get("search"), all: page.get("all"), page: page.get("page") }, { signal }),
+    render: (data) => body(page, data),
+    frame: (inner, data) => [
+      pageHead("Transactions", { beside: data ? [counted(data.total, "transaction"), ` of ${counted(data.ids, "transactional id")}`] : [] }),
+      h("div.bar", { "data-key": "bar" }, searchField(page, "Search by transactional id"), allSwitch(page)),
+      inner,
     ],
   });
 }
 
-function partitionsCell(row) {
-  const all = row.partitions;
-  if (absent(all)) return "\u2013";
-  if (!Array.isArray(all)) return counted(all, "partition");
-  if (!all.length) return h("span.muted", {}, "nothing");
-  return [all.slice(0, 4).map((each) => h("div", {}, partitionName(each))), all.length > 4 ? h("span.muted", {}, `and ${all.length - 4} more`) : null];
+function allSwitch(page) {
+  const box = h("input", { type: "checkbox", checked: page.get("all") === "1", onchange: (event) => page.set({ all: event.target.checked ? "1" : "", page: "" }) });
+  return h("label.check", {}, box, "Ids without an open transaction, too");
 }
 
-function partitionName(each) {
-  if (typeof each === "string") return shown(each);
-  return [topicLink(each.topic), h("span.muted", {}, ` ${each.partition}`)];
+const heldUp = (row) => row.holds_up.reduce((sum, each) => sum + (each.records_behind ?? 0), 0);
+
+function body(page, data) {
+  const hanging = data.rows.filter((row) => row.is_hanging);
+  return [
+    hanging.length
+      ? notice("critical", [h("strong", {}, `${counted(hanging.length, "transaction")} ${hanging.length === 1 ? "hangs" : "hang"}.`), " Readers of committed records wait until somebody ends it: ", h("code", {}, "odradek txn abort"), "."])
+      : null,
+    data.errors.length ? notice("warning", ["Something is missing: ", data.errors.slice(0, 3).map((each) => h("div", {}, shown(sentence(each))))]) : null,
+    list(page, data),
+  ];
+}
+
+function list(page, data) {
+  const empty = page.get("search")
+    ? emptyBox("No transaction is like that")
+    : emptyBox("There is no open transaction", "Open, prepared and hanging transactions appear here, with the readers that wait for them.");
+  return table({
+    page,
+    caption: "Transactions",
+    rows: data.rows,
+    paged: data,
+    size: 200,
+    sorted: "-age",
+    keyOf: (row) => `${row.transactional_id}/${row.producer_id}`,
+    rowClass: (row) => (row.is_hanging ? "bad" : row.is_late ? "doubtful" : ""),
+    empty,
+    columns: [
+      { key: "id", label: "Transactional id", head: true, wide: true, sort: (row) => row.transactional_id, cell: (row) => (absent(row.transactional_id) ? h("span.null", {}, "unknown") : shown(row.transactional_id)) },
+      { key: "producer", label: "Producer id", number: true, sort: (row) => row.producer_id, cell: (row) => String(row.producer_id) },
+      { key: "state", label: "State", sort: (row) => row.prospect, cell: stateCell },
+      { key: "age", label: "Age", number: true, sort: (row) => row.age_ms, cell: (row) => (row.prospect === "none" ? "\u2013" : duration(row.age_ms)) },
+      { key: "timeout", label: "Timeout", number: true, sort: (row) => row.timeout_ms, cell: (row) => duration(row.timeout_ms), title: "after this time the coordinator aborts it" },
+      { key: "coordinator", label: "Coordinator", number: true, sort: (row) => row.coordinator, cell: (row) => (absent(row.coordinator) ? "none" : `broker ${row.coordinator}`) },
+      { key: "partitions", label: "Writes to", wide: true, cell: partitionsCell },
+      { key: "holds", label: "Holds up", wide: true, sort: heldUp, cell: holdsCell, title: "records behind the last stable offset, which readers of committed records do not get yet" },
+    ],
+  });
+}
+
+function stateCell(row) {
+  const [word, tone, meaning] = PROSPECTS[row.prospect] ?? [row.prospect, "plain", ""];
+  return h("span.badges", {}, badge(word, tone, `${meaning} ${row.state ? `Kafka names its state ${row.state}.` : ""}`.trim()), row.is_late ? badge("late", "warning", "It is older than its timeout.") : null);
+}
+
+function partitionsCell(row) {
+  if (!row.partition_count) return h("span.muted", {}, "nothing");
+  const more = row.partition_count - Math.min(4, row.partitions.length);
+  return [row.partitions.slice(0, 4).map((each) => h("div", {}, topicLink(each.topic), h("span.muted", {}, ` ${each.partition}`))), more > 0 ? h("span.muted", {}, `and ${count(more)} more`) : null];
 }
 
 function holdsCell(row) {
-  const held = row.holds_up ?? [];
+  const held = row.holds_up;
   if (!held.length) return h("span.muted", {}, "nobody");
-  return held.slice(0, 3).map((each) => h("div", {}, `${counted(each.records_behind, "record")} of `, topicLink(each.topic), ` ${each.partition}`, h("span.small-note", {}, `readers stand at ${count(each.last_stable_offset)}`)));
+  return held.slice(0, 3).map((each) =>
+    h(
+      "div",
+      {},
+      absent(each.records_behind) ? "records" : counted(each.records_behind, "record"),
+      " of ",
+      topicLink(each.topic),
+      ` ${each.partition}`,
+      h("span.small-note", {}, each.groups.length ? ["wait: ", each.groups.slice(0, 3).map((group, at) => [at ? ", " : "", groupLink(group)]), ` at offset ${count(each.last_stable_offset)}`] : `readers wait at offset ${count(each.last_stable_offset)}`),
+    ),
+  );
 }
