@@ -19,9 +19,7 @@ from odradek.env.real_net import TcpListener, listening_socket
 
 SOCKET_SECONDS = 20.0
 BRIEF = Limits(linger_seconds_max=0.1)
-QUICK = Limits(
-    connections_max=4, request_seconds_max=0.4, idle_seconds_max=0.8, stalled_seconds_max=0.5
-)
+QUICK = Limits(connections_max=4, request_seconds_max=0.4, idle_seconds_max=0.8, stalled_seconds_max=0.5)
 """Limits that a test can wait for."""
 
 
@@ -57,7 +55,14 @@ class Served:
 
     def get(self, target: str, *headers: str) -> bytes:
         """Ask for an address, and return the whole response."""
-        lines = [f"GET {target} HTTP/1.1", f"Host: 127.0.0.1:{self.port}", *headers, "Connection: close", "", ""]
+        lines = [
+            f"GET {target} HTTP/1.1",
+            f"Host: 127.0.0.1:{self.port}",
+            *headers,
+            "Connection: close",
+            "",
+            "",
+        ]
         return self.ask("\r\n".join(lines).encode("latin-1"))
 
 
@@ -66,7 +71,9 @@ Making = Callable[[RealEnv, TaskGroup, Lines], Answer]
 
 
 @contextmanager
-def serving(answer: Making | Answer, limits: Limits | None = None, *, makes: bool = False) -> Iterator[Served]:
+def serving(
+    answer: Making | Answer, limits: Limits | None = None, *, makes: bool = False
+) -> Iterator[Served]:
     """Serve by this function in a thread. With `makes`, `answer` makes the function from the ports first."""
     listening = listening_socket("127.0.0.1", 0)
     ready = threading.Event()
@@ -82,7 +89,13 @@ def serving(answer: Making | Answer, limits: Limits | None = None, *, makes: boo
                 answers: Answer = answer(env, tasks, log) if makes else answer  # type: ignore[call-arg,arg-type,assignment]
                 listener = TcpListener(listening)
                 server = HttpServer(
-                    listener, answers, clock=env.clock, tasks=tasks, log=log, limits=limits or BRIEF, always=SECURITY_HEADERS
+                    listener,
+                    answers,
+                    clock=env.clock,
+                    tasks=tasks,
+                    log=log,
+                    limits=limits or BRIEF,
+                    always=SECURITY_HEADERS,
                 )
                 token.append(trio.lowlevel.current_trio_token())
                 found.append(Served(listener.port, server, log))

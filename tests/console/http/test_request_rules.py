@@ -68,13 +68,21 @@ def test_several_host_headers_are_refused() -> None:
 
 def test_an_open_listener_is_known_by_addresses_and_by_given_names() -> None:
     """On every interface, any address in figures is right, and of names only those that the operator gives."""
-    for host in ("10.0.0.1", "192.168.1.1:9644", "[2001:db8::1]:9644", "console.example", "CONSOLE.EXAMPLE.:443"):
+    for host in (
+        "10.0.0.1",
+        "192.168.1.1:9644",
+        "[2001:db8::1]:9644",
+        "console.example",
+        "CONSOLE.EXAMPLE.:443",
+    ):
         assert judged(host=host, rules=OPEN) == 200
     for host in ("evil.example", "console.example.evil", "10.0.0.1.evil"):
         assert judged(host=host, rules=OPEN) == 421
 
 
-@pytest.mark.parametrize("method", ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "POST", "get"])
+@pytest.mark.parametrize(
+    "method", ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "POST", "get"]
+)
 def test_only_get_is_answered(method: str) -> None:
     """Every other method is refused, with POST for all but login and logout."""
     assert judged(method=method) == 405
