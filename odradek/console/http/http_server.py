@@ -103,8 +103,9 @@ class HttpServer:
         self._counts = {"requests": 0, "refused": 0, "dropped": 0}
 
     def statistics(self) -> dict[str, int]:
-        """Return counters by name: requests, refused requests, dropped and open connections."""
-        return {**self._counts, "connections": len(self._peers)}
+        """Return counters by name: requests, refused requests; dropped, open and busy connections."""
+        busy = sum(each.is_busy for each in list(self._peers))
+        return {**self._counts, "connections": len(self._peers), "busy": busy}
 
     @property
     def port(self) -> int:
