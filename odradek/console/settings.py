@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from odradek.console.http.request_rules import is_loopback
+from odradek.node.configuration.console_config import console_refusal
 
 __all__ = ["ConsoleSettings", "SettingsRefused", "why_refused"]
+
+_CREDENTIALS = ("odradek.sasl.", "sasl.")
 
 
 class SettingsRefused(Exception):
@@ -32,11 +34,19 @@ class ConsoleSettings:
     """Keys such as `ssl.keystore.location` for the listener; None for plain HTTP."""
     idle_seconds: float | None = None
     """The seconds without a request after which the process ends; None if it never does."""
+    node_id: int | None = None
+    """The node that has started the console, for its log."""
 
     @property
     def needs_login(self) -> bool:
         """True if users log in, because the cluster's listener asks for it."""
         return self.client.get("security.protocol", "PLAINTEXT").upper().startswith("SASL")
+
+    def link(self, port: int) -> str:
+        """Return the address for a browser on this machine."""
+        host = "127.0.0.1" if self.host in ("", "0.0.0.0", "::") else self.host
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'http' if self.tls is None else 'https'}://{shown}:{port}/"
 
     def encode(self) -> bytes:
         """Encode the settings for the process."""
@@ -50,17 +60,12 @@ class ConsoleSettings:
 
 def why_refused(settings: ConsoleSettings) -> str | None:
     """Return a sentence that says why such a console must not be opened; None if it may."""
-    if is_loopback(settings.host):
-        return None
-    where = settings.host or "every interface"
-    if settings.tls is None:
+    given = [key for key in settings.client if key.startswith(_CREDENTIALS)]
+    if given:
         return (
-            f"the console would show the cluster at {where} without encryption: set "
-            "odradek.console.security.protocol=SSL with a certificate, or listen on 127.0.0.1"
+            f"the console takes no credentials ({', '.join(sorted(given))}), because each user logs in with his own: "
+            "remove these keys from its file"
         )
-    if not settings.needs_login:
-        return (
-            f"the console would show the cluster at {where} to everybody, because its brokers ask for no login: listen "
-            "on 127.0.0.1, or give the brokers a listener with SASL"
-        )
-    return None
+    return console_refusal(
+        settings.host, is_encrypted=settings.tls is not None, needs_login=settings.needs_login
+    )

@@ -16,8 +16,9 @@ from ipaddress import ip_address
 import attrs
 
 from odradek.console.http.messages import Request
+from odradek.node.configuration.console_config import is_loopback
 
-__all__ = ["POSTED", "SECURITY_HEADERS", "HostRules", "Refusal", "is_loopback", "judge_request"]
+__all__ = ["POSTED", "SECURITY_HEADERS", "HostRules", "Refusal", "judge_request"]
 
 SECURITY_HEADERS = (
     (
@@ -73,14 +74,6 @@ class HostRules:
             return False
         name = _normal(match["six"] or match["name"])
         return name in self.names or (self.has_any_address and _is_address(name))
-
-
-def is_loopback(host: str) -> bool:
-    """True if only programs on this machine reach this host."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _normal(host: str) -> str:

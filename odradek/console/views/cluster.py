@@ -63,10 +63,11 @@ def _is_kafka(session: Session) -> bool | None:
     """Find out whether other brokers than Odradek's run. Only Odradek's report the health of their disks. None without
     the right to see disks.
     """
+    first = [each.node_id for each in session.client.describe_cluster().brokers[:1]]
     try:
         found = [
             directory
-            for each in session.client.describe_log_dirs(timeout=3.0)
+            for each in session.client.describe_log_dirs(first, include_cleaning=True, timeout=3.0)
             for directory in each.directories
             if directory.error is None
         ]
