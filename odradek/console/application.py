@@ -32,7 +32,6 @@ _JSON = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
 _DONE = b"{}"
 _PAGE_NAMES = frozenset(
     {
-        "",
         "access",
         "brokers",
         "clients",
@@ -86,6 +85,14 @@ class Application:
         )
         self._shared: dict[tuple[Session, str, object], _Shared] = {}
 
+    def statistics(self) -> dict[str, int]:
+        """Return counters by name: shared answers, streams, polls and their listeners."""
+        return {
+            "shared_answers": len(self._shared),
+            **self._streams.statistics(),
+            **self._broadcasts.statistics(),
+        }
+
     async def answer(self, request: Request) -> Response:
         """Make the response to a request. It never raises, except if the task is cancelled."""
         refusal = judge_request(request, self._hosts)
@@ -100,7 +107,7 @@ class Application:
 
     def _page(self, request: Request) -> Response:
         file = self._pages.get(request.path)
-        if file is None and request.parts[0] in _PAGE_NAMES:
+        if file is None and (request.parts[0] in _PAGE_NAMES or request.path == "/"):
             file = self._pages.get("/index.html")
         if file is None:
             raise ViewError(404, "NOT_FOUND", "there is no such page")

@@ -20,7 +20,7 @@ from odradek.console.sessions.logins import Logins
 from odradek.console.sessions.session import Session
 from odradek.console.settings import ConsoleSettings, SettingsRefused
 from odradek.console.streams.stream_responses import STREAMS_MAX, StreamResponses
-from odradek.env.ports import Log
+from odradek.env.ports import Log, TaskGroup
 from odradek.env.real import RealEnv
 from odradek.env.real_net import TcpListener
 from odradek.env.real_tls import open_tls
@@ -30,7 +30,7 @@ from odradek.node.configuration.console_config import CONSOLE
 from odradek.node.configuration.listener_security import tls_settings
 from odradek.node.logging import make_logger
 
-__all__ = ["run_console"]
+__all__ = ["make_application", "open_door", "run_console"]
 
 VIEW_THREADS = 8
 PROBE_SECONDS = 3.0
@@ -55,40 +55,10 @@ async def _serve(
     log: Log = make_logger(env.clock, node="console" if settings.node_id is None else settings.node_id)
     listener = TcpListener(listening)
     encryption = _encryption(settings, env, log)
-    workers = env.new_workers(VIEW_THREADS)
-    properties = {"bootstrap.servers": settings.bootstrap, **settings.client}
-    door: OpenDoor | Logins
-    if settings.needs_login:
-        door = Logins(
-            properties,
-            port=listener.port,
-            is_encrypted=encryption is not None,
-            find_mechanisms=lambda: find_mechanisms(settings),
-            clock=env.clock,
-            workers=env.new_workers(VIEW_THREADS),
-            log=log,
-        )
-    else:
-        door = OpenDoor(Session(properties))
+    door = open_door(settings, env, listener.port, log)
     try:
         async with trio.open_nursery() as tasks:
-            application = Application(
-                hosts=HostRules.of_listener(settings.host, settings.hosts),
-                pages=read_page_files(),
-                door=door,
-                streams=StreamResponses(
-                    clock=env.clock,
-                    workers=env.new_workers(STREAMS_MAX),
-                    new_event=env.event,
-                    call_soon=trio.lowlevel.current_trio_token().run_sync_soon,
-                    tasks=tasks,
-                    log=log,
-                ),
-                env=env,
-                workers=workers,
-                tasks=tasks,
-                log=log,
-            )
+            application = make_application(settings, env, door, tasks, log)
             server = HttpServer(
                 listener,
                 application.answer,
@@ -108,6 +78,46 @@ async def _serve(
             await server.accept_loop()
     finally:
         door.close()
+
+
+def open_door(settings: ConsoleSettings, env: RealEnv, port: int, log: Log) -> OpenDoor | Logins:
+    """Make the door of a console on this port: with logins, if the cluster asks for them."""
+    properties = {"bootstrap.servers": settings.bootstrap, **settings.client}
+    if not settings.needs_login:
+        return OpenDoor(Session(properties))
+    return Logins(
+        properties,
+        port=port,
+        is_encrypted=settings.tls is not None,
+        find_mechanisms=lambda: find_mechanisms(settings),
+        clock=env.clock,
+        workers=env.new_workers(VIEW_THREADS),
+        log=log,
+    )
+
+
+def make_application(
+    settings: ConsoleSettings, env: RealEnv, door: OpenDoor | Logins, tasks: TaskGroup, log: Log
+) -> Application:
+    """Make the application with its threads. It must be called on the event loop."""
+    streams = StreamResponses(
+        clock=env.clock,
+        workers=env.new_workers(STREAMS_MAX),
+        new_event=env.event,
+        call_soon=trio.lowlevel.current_trio_token().run_sync_soon,
+        tasks=tasks,
+        log=log,
+    )
+    return Application(
+        hosts=HostRules.of_listener(settings.host, settings.hosts),
+        pages=read_page_files(),
+        door=door,
+        streams=streams,
+        env=env,
+        workers=env.new_workers(VIEW_THREADS),
+        tasks=tasks,
+        log=log,
+    )
 
 
 def _encryption(settings: ConsoleSettings, env: RealEnv, log: Log) -> ListenerTls | None:

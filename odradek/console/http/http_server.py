@@ -30,7 +30,6 @@ __all__ = ["Encryption", "HttpServer", "Limits"]
 
 RECEIVE_BYTES = 16 * 1024
 LINGER_BYTES_MAX = 256 * 1024
-LINGER_SECONDS = 1.0
 _REFUSED: Mapping[int, str] = {
     400: "this is no request of HTTP/1.1",
     408: "the request did not arrive in time",
@@ -38,6 +37,7 @@ _REFUSED: Mapping[int, str] = {
     414: "the address is too long",
     431: "the head is too long",
     501: "this server does not read such a request",
+    505: "this server speaks HTTP/1.1",
 }
 
 
@@ -61,6 +61,8 @@ class Limits:
     """The time that a connection may wait for its next request."""
     stalled_seconds_max: float = 30.0
     """The time in which a peer takes no byte of a response."""
+    linger_seconds_max: float = 1.0
+    """The time for which a refused peer may send on, so that it reads why."""
 
 
 @attrs.define(eq=False)
@@ -101,8 +103,9 @@ class HttpServer:
         self._counts = {"requests": 0, "refused": 0, "dropped": 0}
 
     def statistics(self) -> dict[str, int]:
-        """Return counters by name: requests, refused requests, dropped and open connections."""
-        return {**self._counts, "connections": len(self._peers)}
+        """Return counters by name: requests, refused requests; dropped, open and busy connections."""
+        busy = sum(each.is_busy for each in list(self._peers))
+        return {**self._counts, "connections": len(self._peers), "busy": busy}
 
     @property
     def port(self) -> int:
@@ -166,6 +169,8 @@ class HttpServer:
             await _Exchanges(self, peer, conn).run()
         except ConnectionLost:
             return
+        except Exception:  # noqa: BLE001 - a bug ends only its connection
+            self._log.exception("console.bug", peer=peer.host)
         finally:
             conn.close()
             peer.conn.close()
@@ -243,7 +248,7 @@ class _Exchanges:
             self._server.mark_active()
             self._peer.is_busy = True
             try:
-                await self._respond(await self._server.response_to(request))
+                await self._respond(request, await self._server.response_to(request))
             finally:
                 self._peer.is_busy = False
                 self._server.mark_active()
@@ -271,6 +276,8 @@ class _Exchanges:
         head = await self._event()
         if not isinstance(head, h11.Request):
             return None
+        if head.http_version not in (b"1.0", b"1.1"):
+            raise _Refused(505)
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers]
         body = await self._body(headers)
         if body is None:
@@ -339,7 +346,7 @@ class _Exchanges:
 
     # Answers
 
-    async def _respond(self, response: Response) -> None:
+    async def _respond(self, request: Request, response: Response) -> None:
         headers = [*self._server.common_headers(), *response.headers]
         if response.stream is not None:
             headers += [("Connection", "close")]
@@ -356,8 +363,8 @@ class _Exchanges:
                 if response.close is not None:
                     response.close()
             return
-        # With 304, h11 allows no body.
-        if response.status != HTTPStatus.NOT_MODIFIED:
+        # HTTP allows no body in these two cases.
+        if response.status != HTTPStatus.NOT_MODIFIED and request.method != "HEAD":
             data += self._machine.send(h11.Data(data=response.body)) or b""
         data += self._machine.send(h11.EndOfMessage()) or b""
         await self._send(data)
@@ -408,7 +415,7 @@ class _Exchanges:
         )
         await self._send((self._machine.send(head) or b"") + (self._machine.send(h11.Data(data=text)) or b""))
         left = LINGER_BYTES_MAX
-        with self._clock.timeout_at(self._clock.monotonic() + LINGER_SECONDS):
+        with self._clock.timeout_at(self._clock.monotonic() + self._limits.linger_seconds_max):
             while left > 0:
                 await self._conn.readable()
                 count = self._conn.recv_into(self._buffer)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from odradek.client.core.client_keys import AdminSettings
 from odradek.client.shells.admin_client import Admin
 from odradek.client.shells.blocking import Client
 from odradek.client.shells.consumer import Consumer
 from odradek.console.decoding.decoders import Decoders, DecodingSettings
+from odradek.console.sessions.history import History
 from odradek.console.sessions.kept_values import KeptValues
+from odradek.console.sessions.lag_history import LagHistory
 from odradek.console.sessions.samples import Samples
 
 __all__ = ["ASK_SECONDS_MAX", "Session"]
 
 ASK_SECONDS_MAX = 10.0
 """The greatest number of seconds that a view waits for the cluster."""
+
+
+class ConsoleAsker(NamedTuple):
+    """What functions of the command line ask: an object with an admin."""
+
+    admin: Admin
 
 
 class Session:
@@ -45,10 +54,16 @@ class Session:
         }
         self.client = Admin(self._properties)
         """The client for administration. Views may call it from any thread."""
+        self.asker = ConsoleAsker(self.client)
+        """The same client, for functions of the command line."""
         self.cache = KeptValues()
         """Values that views of this user keep for a moment."""
         self.samples = Samples(self.client)
         """The state of the cluster at two moments, for views with rates."""
+        self.lags = LagHistory()
+        """The lag of groups at several moments."""
+        self.history = History(self.open_client, self._properties)
+        """The changes of the cluster."""
         self.is_closed = False
 
     def consumer(self, **keys: object) -> Consumer:
@@ -69,4 +84,5 @@ class Session:
     def close(self) -> None:
         """End all calls of this user, and close the connections."""
         self.is_closed = True
+        self.history.close()
         self.client.close()

@@ -165,7 +165,9 @@ def test_one_uneven_partition_has_all_the_newest(session: Session, topic: str) -
     """If the newest records are all in one partition, its windows grow until they are found."""
     with Producer(bootstrap_servers=session.bootstrap) as producer:
         for number in range(400):
-            producer.send(topic, b"%d" % number, partition=0 if number > 50 else number % 3, timestamp_ms=number)
+            producer.send(
+                topic, b"%d" % number, partition=0 if number > 50 else number % 3, timestamp_ms=number
+            )
     found = read(session, topic, from_="newest:300", limit=300)
     assert found.values == [str(number) for number in range(399, 99, -1)]
 
@@ -184,7 +186,9 @@ def test_a_search_by_key_header_and_pattern(session: Session, topic: str) -> Non
     """Only records that fit all conditions are found, and the search says how many it looked at."""
     write(session, topic, 300)
     found = read(session, topic, from_="earliest", key="key 3", filter_="value .*8$")
-    assert found.values == [f"value {number}" for number in range(300) if number % 10 == 8 and number % 5 == 3]
+    assert found.values == [
+        f"value {number}" for number in range(300) if number % 10 == 8 and number % 5 == 3
+    ]
     assert found.progress.scanned == 300
     assert read(session, topic, from_="earliest", header="number=17").values == ["value 17"]
     newest = read(session, topic, from_="newest:3", filter_="7$")
@@ -199,7 +203,9 @@ def test_a_bad_pattern_is_refused_with_a_sentence(session: Session, topic: str, 
     assert caught.value.status == 400
 
 
-@pytest.mark.parametrize("start", ["newest:0", "newest:1001", "offset:-1", "time:x", "at:1", "at:1:2:3", "earliest:"])
+@pytest.mark.parametrize(
+    "start", ["newest:0", "newest:1001", "offset:-1", "time:x", "at:1", "at:1:2:3", "earliest:"]
+)
 def test_a_bad_start_is_refused_with_a_sentence(session: Session, topic: str, start: str) -> None:
     """A start that cannot be read is an error of the request."""
     with pytest.raises(ViewError) as caught:
@@ -255,7 +261,7 @@ def test_transactions_are_shown_with_their_state(session: Session, topic: str) -
         markers = [json.loads(each.value.text or "")["marker"] for each in found if each.is_control]
         assert markers == ["commit", "abort", "commit", "abort"]
         newest = read(session, topic, partition=0, from_="newest:4", markers=False).records
-        assert [each.value.text for each in newest][0] == "last"
+        assert newest[0].value.text == "last"
         lines = Bytes()
         download(session, DownloadQuery(topic=topic), lines)
         texts = [json.loads(line)["value"] for line in lines.data.splitlines()]
