@@ -68,43 +68,21 @@ def stage(cluster: StagedCluster) -> Iterator[None]:
         yield
 
 
+TOPICS = {
+    "orders": ("12", "3", "retention.ms=86400000"),
+    "payments": ("6", "3", "min.insync.replicas=2"),
+    "sensors.raw": ("48", "2", "retention.ms=604800000"),
+    "customers": ("3", "3", "cleanup.policy=compact"),
+    "archive": ("2", "1", "retention.ms=-1"),
+}
+"""The partitions, replicas and configuration of each topic."""
+
+
 def _configure(cluster: StagedCluster) -> None:
     run = cluster.run
-    run(
-        "topic",
-        "create",
-        "orders",
-        "--partitions",
-        "12",
-        "--replication-factor",
-        "3",
-        "--config",
-        "retention.ms=86400000",
-    )
-    run(
-        "topic",
-        "create",
-        "payments",
-        "--partitions",
-        "6",
-        "--replication-factor",
-        "3",
-        "--config",
-        "min.insync.replicas=2",
-    )
-    run("topic", "create", "sensors.raw", "--partitions", "48", "--replication-factor", "2")
-    run(
-        "topic",
-        "create",
-        "customers",
-        "--partitions",
-        "3",
-        "--replication-factor",
-        "3",
-        "--config",
-        "cleanup.policy=compact",
-    )
-    run("topic", "create", "archive", "--partitions", "2", "--replication-factor", "1")
+    for name, (partitions, replicas, config) in TOPICS.items():
+        words = ("--partitions", partitions, "--replication-factor", replicas, "--config", config)
+        run("topic", "create", "--if-not-exists", name, *words)
     run("config", "set", "topic", "orders", "segment.bytes=134217728", "max.message.bytes=2097152")
     run("config", "set", "client-metrics", "all", "interval.ms=5000", "metrics=*")
     run("quota", "set", "--client-id", "warehouse", "--produce-rate", "40M", "--fetch-rate", "40M")
@@ -141,7 +119,7 @@ def _order(number: int, draw: random.Random) -> bytes:
 def _sell(bootstrap: str, ended: threading.Event) -> None:
     draw = random.Random(7)
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": "warehouse", "linger.ms": 20})
-    for number in _forever(ended, 0.02):
+    for number in _forever(ended, 0.05):
         for _ in range(20):
             key = f"customer-{draw.randrange(500)}"
             producer.produce(

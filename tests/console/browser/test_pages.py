@@ -30,8 +30,8 @@ SHOWN = {
     "/clients": "librdkafka",
     "/access": "User:mallory",
     "/access?tab=users": "SCRAM-SHA-256",
-    "/access?tab=quotas": "producer byte rate",
-    "/history": "retention.ms was set",
+    "/access?tab=quotas": "1 MiB/s",
+    "/history": "payments has retention.ms",
     "/login": "Password",
 }
 """A text that each page shows over the answers of `small_world`."""
@@ -41,8 +41,8 @@ EMPTY = {
     "/messages": "Which messages?",
     "/groups": "There is no group yet",
     "/moves": "Nothing moves",
-    "/transactions": "There is no transaction",
-    "/clients": "No client is connected",
+    "/transactions": "There is no open transaction",
+    "/clients": "No client is known",
     "/access": "There is no rule",
     "/access?tab=users": "There is no user",
     "/access?tab=quotas": "There is no quota",

@@ -22,8 +22,8 @@ function setProperty(element, key, value) {
   else if (key.startsWith("on")) throw new Error(`${key} would be lost when the page changes`);
   else if (key === "class") element.className += ` ${value}`;
   else if (key === "vars") for (const [name, of] of Object.entries(value)) element.style.setProperty(name, of);
-  else if (key === "value") element.value = value, element.setAttribute("value", value);
-  else if (key === "checked") element.checked = value, element.setAttribute("checked", "");
+  else if (key === "value") (element.value = value), element.setAttribute("value", value);
+  else if (key === "checked") (element.checked = true), element.setAttribute("checked", "");
   else element.setAttribute(key, value === true ? "" : value);
 }
 
@@ -119,13 +119,22 @@ function change(old, wanted) {
   for (const name of HANDLERS) if (old[name] !== wanted[name]) old[name] = wanted[name];
   // What draws itself, such as a chart, is left alone and told its new values.
   if (old.dataset?.keep !== undefined) return void old.refresh?.(wanted);
-  const typing = old === document.activeElement && "value" in old && old.nodeName !== "BUTTON";
+  // What somebody has typed or chosen stays, until the program wants something else than before.
+  const before = wish(old);
   changeAttributes(old, wanted);
-  if ("value" in wanted && !typing && old.nodeName !== "LI" && old.value !== wanted.value && old.nodeName !== "SELECT")
-    old.value = wanted.value;
-  if (old.nodeName === "INPUT" && old.checked !== wanted.checked) old.checked = wanted.checked;
   changeChildren(old, wanted);
-  if (old.nodeName === "SELECT" && !typing) old.value = wanted.value;
+  if (wish(wanted) !== before && old !== document.activeElement) fulfil(old, wanted);
+}
+
+function wish(element) {
+  if (element.nodeName === "SELECT") return element.dataset.chosen;
+  if (element.nodeName !== "INPUT") return undefined;
+  return element.type === "checkbox" ? element.hasAttribute("checked") : element.getAttribute("value");
+}
+
+function fulfil(element, wanted) {
+  if (element.type === "checkbox") element.checked = wanted.hasAttribute("checked");
+  else element.value = element.nodeName === "SELECT" ? wanted.dataset.chosen : (wanted.getAttribute("value") ?? "");
 }
 
 function changeAttributes(old, wanted) {

@@ -90,7 +90,7 @@ export function ago(ms) {
 }
 
 function rough(ms) {
-  const size = ms > 86_400_000 * 2 ? 3_600_000 : ms > 3_600_000 * 2 ? 60_000 : 1000;
+  const size = ms < 60_000 ? 1000 : ms < 86_400_000 ? 60_000 : 3_600_000;
   return Math.floor(ms / size) * size;
 }
 

@@ -123,7 +123,7 @@ export function field(label, control) {
 export function choice(name, chosen, all, onchange) {
   const control = h(
     "select",
-    { name, onchange: (event) => onchange?.(event.target.value) },
+    { name, "data-chosen": chosen, onchange: (event) => onchange?.(event.target.value) },
     all.map(([value, label]) => h("option", { value, selected: String(value) === String(chosen) }, label)),
   );
   control.value = chosen;

@@ -118,8 +118,8 @@ function throughput(data) {
     "Throughput",
     "since this page was opened",
     waiting
-      ? emptyBox("Measuring", "The first rate is the difference of two samples, two seconds apart.")
-      : h("div.panel-body", {}, chart({ key: "throughput", title: "Records in per second", data: points, lines: [["records", "records/s", "--line-1"]], written: rate, height: 150 })),
+      ? h("div.chart-place", {}, emptyBox("Measuring", "A rate is the difference of two samples."))
+      : h("div.chart-place", {}, chart({ key: "throughput", title: "Records in per second", data: points, lines: [["records", "records/s", "--line-1"]], written: rate, height: 150 })),
   );
 }
 

@@ -41,7 +41,7 @@ function body(page, group) {
     tiles(
       tile("members", count(group.member_count)),
       tile("lag", short(lag), { note: "records" }),
-      tile("behind", lag === 0 ? "0 s" : duration(group.behind_ms), { note: "oldest record not yet read" }),
+      tile("behind", lag === 0 ? "0 s" : duration(group.behind_ms), { note: "oldest unread record" }),
       tile("read", rate(trend?.read_per_second), { note: trend ? `written ${rate(trend.written_per_second)}` : null }),
       tile("trend", trendOf(growth)),
       tile("caught up in", zeroIn({ lag, trend_per_second: growth, zero_in_ms: trend?.zero_in_ms })),
@@ -60,7 +60,7 @@ function lagChart(id, group) {
   const names = [...points.columns.keys()].sort((one, other) => latest(other) - latest(one)).slice(0, LINES.length);
   names.sort();
   const lines = names.map((name, at) => [name, plain(name, 40), LINES[at]]);
-  const drawn = points.times.length < 2 ? emptyBox("Measuring", "The chart begins with the second sample.") : h("div.panel-body", {}, chart({ key: "lag", title: "Lag in records", data: points, lines, written: (value) => short(value), height: 150 }));
+  const drawn = points.times.length < 2 ? h("div.chart-place", {}, emptyBox("Measuring", "The chart begins with the second sample.")) : h("div.chart-place", {}, chart({ key: "lag", title: "Lag in records", data: points, lines, written: (value) => short(value), height: 150 }));
   const note = points.columns.size > LINES.length ? `the ${LINES.length} largest of ${points.columns.size} topics, since this page was opened` : "in records, since this page was opened";
   return panelWith("Lag by topic", note, drawn);
 }

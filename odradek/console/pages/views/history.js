@@ -2,7 +2,7 @@
 
 import { get } from "../code/api.js";
 import { h, shown } from "../code/dom.js";
-import { absent, ago, clock, count, counted, sentence } from "../code/format.js";
+import { absent, ago, count, counted, sentence } from "../code/format.js";
 import { badge, choice, emptyBox, field, pageHead, searchField } from "../code/parts.js";
 import { table } from "../code/table.js";
 
@@ -53,7 +53,7 @@ function list(page, data) {
       keyOf: (row) => `${row.offset}/${row.kind}/${row.what}`,
       empty: isChosen ? emptyBox("Nothing like that happened", "The metadata log has no such change.") : emptyBox("Nothing happened", "The metadata log has no change to tell."),
       columns: [
-        { key: "time", label: "When", head: true, cell: (row) => [ago(row.time_ms), h("span.small-note", {}, clock(row.time_ms))] },
+        { key: "time", label: "When", head: true, cell: (row) => ago(row.time_ms) },
         { key: "kind", label: "Kind", cell: (row) => badge(row.kind) },
         { key: "what", label: "What", wide: true, cell: whatCell },
         { key: "who", label: "Who", cell: (row) => (row.who ? shown(row.who) : h("span.muted", {}, "\u2013")) },

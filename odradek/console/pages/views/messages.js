@@ -107,6 +107,7 @@ class MessagesView {
       key_format: page.get("key_format"),
       value_format: page.get("value_format"),
       limit: isTail ? "" : page.get("limit", "100"),
+      markers: page.get("markers") === "1" ? "1" : "0",
       tail: isTail ? "1" : "",
     };
   }
@@ -163,6 +164,7 @@ class MessagesView {
       h("div.field.wide", {}, field("Only values that match", h("input", { name: "filter", value: page.get("filter"), placeholder: "a word, or a regular expression (RE2)", ...free }))),
       h("div.field", {}, field("Only the key", h("input", { name: "key", value: page.get("key"), placeholder: "exactly", ...free }))),
       h("div.field", {}, field("Only the header", h("input", { name: "header", value: page.get("header"), placeholder: "name=value", pattern: "[^=]+=.*", ...free }))),
+      h("label.check", { title: "The records by which brokers mark that a transaction was committed or aborted." }, h("input", { type: "checkbox", name: "markers", value: "1", checked: page.get("markers") === "1" }), "Markers"),
     ];
   }
 
@@ -191,6 +193,7 @@ class MessagesView {
       if (values[name] === usual) values[name] = "";
     values.before = "";
     values.tail = event.submitter?.value ?? "";
+    values.markers ??= "";
     values.at ??= "";
     this.asked = null;
     this.page.set(values);
@@ -288,7 +291,7 @@ function records(view) {
       h("td.mono", {}, clock(record.timestamp_ms)),
       h("td.key", {}, h("span.cut", {}, brief(record.key))),
       h("td.value", {}, h("span.cut", {}, record.error ? h("span.warning", {}, shown(record.error)) : brief(record.value))),
-      h("td.number", {}, bytes(record.size_bytes)),
+      h("td.number", {}, record.is_control ? "\u2013" : bytes(record.size_bytes)),
       h("td", {}, marks(record)),
     );
     return isOpen ? [row, h("tr.detail", { "data-key": `detail-${id}` }, h("td", { colspan: "8" }, recordDetail(view.page, record)))] : row;
@@ -308,7 +311,7 @@ function marks(record) {
   return h(
     "span.badges",
     {},
-    record.is_control ? badge("control", "info") : null,
+    record.is_control ? badge("marker", "info") : null,
     state && state !== "committed" ? badge(state, tones[state] ?? "plain", `Its transaction is ${state}.`) : null,
     record.error || record.key.error || record.value.error ? badge("unreadable", "warning", "It does not fit its schema or format.") : null,
     headers ? badge(counted(headers, "header")) : null,

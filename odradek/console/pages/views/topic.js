@@ -1,7 +1,7 @@
 // One topic: the map of its replicas, its records, its configuration, and the groups that read it.
 
 import { get, part } from "../code/api.js";
-import { h, plain, shown } from "../code/dom.js";
+import { plain, shown } from "../code/dom.js";
 import { absent, bytes, count, rate } from "../code/format.js";
 import { badge, link, loadingBox, pageHead, tabs, tile, tiles } from "../code/parts.js";
 import { configurationTab } from "./topic_configuration.js";
