@@ -58,7 +58,7 @@ class Session:
         """The same client, for functions of the command line."""
         self.cache = KeptValues()
         """Values that views of this user keep for a moment."""
-        self.samples = Samples(self.client)
+        self.samples = Samples(self.client, self.open_client)
         """The state of the cluster at two moments, for views with rates."""
         self.lags = LagHistory()
         """The lag of groups at several moments."""
@@ -85,4 +85,5 @@ class Session:
         """End all calls of this user, and close the connections."""
         self.is_closed = True
         self.history.close()
+        self.samples.close()
         self.client.close()
