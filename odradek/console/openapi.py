@@ -27,6 +27,7 @@ _ERRORS = {
     "401": "the user has to log in",
     "403": "the user lacks a right, or the request comes from another site",
     "404": "there is no such thing",
+    "405": "the method does not fit the address",
     "421": "the console is not known by this name",
     "429": "too many attempts, or a quota of the cluster",
     "500": "a bug of the console",
@@ -125,6 +126,8 @@ def description() -> bytes:
     }
     paths = {route.path: {"get": _operation(route, shapes)} for route in ROUTES}
     paths["/api/events"] = {"get": _events()}
+    paths["/api/login"] = {"post": _login()}
+    paths["/api/logout"] = {"post": _logout()}
     shapes.schemas["Error"] = error
     document = {
         "openapi": "3.1.0",
@@ -158,11 +161,12 @@ def _operation(route: Route, shapes: _Shapes) -> Document:
 
 
 def _failures() -> Document:
+    return {status: _failure(text) for status, text in _ERRORS.items()}
+
+
+def _failure(text: str) -> Document:
     schema = {"$ref": "#/components/schemas/Error"}
-    return {
-        status: {"description": text, "content": {"application/json": {"schema": schema}}}
-        for status, text in _ERRORS.items()
-    }
+    return {"description": text, "content": {"application/json": {"schema": schema}}}
 
 
 def _parameters(route: Route) -> list[Document]:
@@ -221,4 +225,39 @@ def _events() -> Document:
             },
             **_failures(),
         },
+    }
+
+
+_DONE = {"description": "done", "content": {"application/json": {"schema": {"type": "object"}}}}
+
+
+def _login() -> Document:
+    text = {"type": "string", "minLength": 1, "maxLength": 16384}
+    return {
+        "operationId": "login",
+        "summary": "Log in with a name and a password, or with a token; the answer sets a cookie.",
+        "description": "The request must say that it comes from the console, by Origin or Sec-Fetch-Site.",
+        "parameters": [],
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {"mechanism": text, "user": text, "password": text, "token": text},
+                    }
+                }
+            },
+        },
+        "responses": {"200": _DONE, **_failures(), "415": _failure("the body is no JSON")},
+    }
+
+
+def _logout() -> Document:
+    return {
+        "operationId": "logout",
+        "summary": "Log out.",
+        "description": "The request must say that it comes from the console, by Origin or Sec-Fetch-Site.",
+        "parameters": [],
+        "responses": {"200": _DONE, **_failures()},
     }

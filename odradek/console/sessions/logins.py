@@ -6,6 +6,7 @@ cookie stands for the session. Sessions with the same credentials share their cl
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import secrets
@@ -57,6 +58,11 @@ class _Credentials:
         parts = (self.mechanism, self.user or "", self.password or "", self.token or "")
         return hashlib.sha256(json.dumps(parts).encode()).digest()
 
+    @property
+    def shown_user(self) -> str | None:
+        """The name to show: for a token the subject that it claims, which the brokers have verified."""
+        return self.user if self.token is None else _subject(self.token)
+
     def properties(self) -> Mapping[str, object]:
         """Return the keys of clients that log in with these credentials."""
         if self.token is not None:
@@ -70,6 +76,17 @@ class _Credentials:
             "odradek.sasl.username": self.user,
             "odradek.sasl.password": self.password,
         }
+
+
+def _subject(token: str) -> str | None:
+    """Read the subject of a JSON Web Token (RFC 7519), without a check; None if it has none."""
+    parts = token.split(".")
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        subject = claims["sub"]
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return subject if isinstance(subject, str) else None
 
 
 class Logins:
@@ -142,7 +159,7 @@ class Logins:
         secret = secrets.token_urlsafe(32)
         await self._release(self._table.open(secret, account, self._clock.monotonic()))
         self._log.info(
-            "console.login", user=credentials.user, mechanism=credentials.mechanism, peer=request.peer
+            "console.login", user=credentials.shown_user, mechanism=credentials.mechanism, peer=request.peer
         )
         return self._cookie(secret)
 
@@ -218,7 +235,7 @@ class Logins:
                 isinstance(error, KafkaError) and error.code is ErrorCode.SASL_AUTHENTICATION_FAILED
             ):
                 self._failed.add(peer, self._clock.monotonic())
-                self._log.warning("console.login_refused", user=credentials.user, peer=peer)
+                self._log.warning("console.login_refused", user=credentials.shown_user, peer=peer)
                 raise ViewError(
                     401, "AUTHENTICATION_FAILED", "the cluster does not let this user in"
                 ) from None
@@ -238,7 +255,9 @@ class Logins:
         """Open the clients, and ask a broker something that needs no right. Raises the errors of the client."""
         try:
             session = Session(
-                {**self._properties, **credentials.properties()}, credentials.user, credentials.mechanism
+                {**self._properties, **credentials.properties()},
+                credentials.shown_user,
+                credentials.mechanism,
             )
         except ValueError as error:
             raise ViewError(400, "INVALID_LOGIN", f"these credentials cannot be sent: {error}") from None
