@@ -81,9 +81,7 @@ class Samples:
             now = self._taken[-1]
             before = None
             for each in self._taken:
-                if _FRESH_SHARE = 4.0
-"""A sample counts as new for this many times the time that it took to take it."""
-_APART_SECONDS_MIN <= now.at - each.at <= _APART_SECONDS_MAX:
+                if _APART_SECONDS_MIN <= now.at - each.at <= _APART_SECONDS_MAX:
                     before = each
             return before, now
 
