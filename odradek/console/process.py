@@ -18,6 +18,7 @@ from odradek.console.http.request_rules import SECURITY_HEADERS, HostRules
 from odradek.console.sessions.doors import OpenDoor
 from odradek.console.sessions.logins import Logins
 from odradek.console.sessions.session import Session
+from odradek.console.sessions.shared_parts import shared_parts
 from odradek.console.settings import ConsoleSettings, SettingsRefused
 from odradek.console.streams.stream_responses import STREAMS_MAX, StreamResponses
 from odradek.env.ports import Log, TaskGroup
@@ -81,12 +82,20 @@ async def _serve(
 
 
 def open_door(settings: ConsoleSettings, env: RealEnv, port: int, log: Log) -> OpenDoor | Logins:
-    """Make the door of a console on this port: with logins, if the cluster asks for them."""
-    properties = {"bootstrap.servers": settings.bootstrap, **settings.client}
+    """Make the door of a console on this port: with logins, if the cluster asks for them.
+
+    Raises `SettingsRefused`.
+    """
+    try:
+        shared, left = shared_parts(settings.client)
+    except ValueError as error:
+        raise SettingsRefused(str(error)) from None
+    properties = {"bootstrap.servers": settings.bootstrap, **left}
     if not settings.needs_login:
-        return OpenDoor(Session(properties))
+        return OpenDoor(Session(properties, shared=shared))
     return Logins(
         properties,
+        shared=shared,
         port=port,
         is_encrypted=settings.tls is not None,
         find_mechanisms=lambda: find_mechanisms(settings),

@@ -13,12 +13,20 @@ from typing import TypeVar, get_type_hints
 
 import attrs
 
+from odradek.console.reading.shown_records import ShownRecord
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.queries import parse_query
 from odradek.console.streams.thread_stream import ByteStream, EventStream
+from odradek.console.views.access import access, access_check
 from odradek.console.views.brokers import brokers, quorum
+from odradek.console.views.clients import clients
 from odradek.console.views.cluster import overview, who_am_i
-from odradek.console.views.simple_topics import topics
+from odradek.console.views.groups import group, groups, topic_groups
+from odradek.console.views.history import history
+from odradek.console.views.messages import SearchEnd, SearchProgress, download, message, messages
+from odradek.console.views.moves import moves
+from odradek.console.views.topics import topic, topic_configs, topics
+from odradek.console.views.transactions import transactions
 
 __all__ = ["ROUTES", "Kind", "Route", "route_of"]
 
@@ -139,6 +147,24 @@ ROUTES: Sequence[Route] = (
     viewed("/api/brokers", brokers),
     viewed("/api/quorum", quorum),
     viewed("/api/topics", topics),
+    viewed("/api/topics/{name}", topic),
+    viewed("/api/topics/{name}/configs", topic_configs),
+    viewed("/api/topics/{name}/groups", topic_groups),
+    streamed(
+        "/api/messages",
+        messages,
+        {"record": ShownRecord, "progress": SearchProgress, "end": SearchEnd},
+    ),
+    viewed("/api/message", message),
+    downloaded("/api/download", download),
+    viewed("/api/groups", groups),
+    viewed("/api/groups/{id}", group),
+    viewed("/api/moves", moves),
+    viewed("/api/transactions", transactions),
+    viewed("/api/clients", clients),
+    viewed("/api/access", access),
+    viewed("/api/access/check", access_check),
+    viewed("/api/history", history),
 )
 """All views. Addresses without braces come before those with them."""
 

@@ -8,7 +8,7 @@ import os
 import socket
 from importlib.util import find_spec
 
-from odradek.cli.connecting import bootstrap_of, security_properties
+from odradek.cli.connecting import bootstrap_of, controller_keys, security_properties
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.parsing import Groups, add_command, add_connection_options, file_path, listening_address
 from odradek.env.child_python import child_environment, child_program
@@ -55,7 +55,7 @@ def _console(args: argparse.Namespace) -> int:
         "bootstrap": bootstrap_of(args),
         "host": host,
         "hosts": args.name,
-        "client": security_properties(args),
+        "client": {**security_properties(args), **controller_keys(args)},
         "tls": tls,
     }
     listening = _listen(host, port)

@@ -18,6 +18,7 @@ from odradek.client.errors import AuthenticationFailed
 from odradek.console.http.messages import Request
 from odradek.console.sessions.session import Session
 from odradek.console.sessions.session_table import FailedLogins, SessionTable
+from odradek.console.sessions.shared_parts import SharedParts
 from odradek.console.shapes.view_errors import ViewError, view_error_of
 from odradek.env.ports import Clock, Log, Workers
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -96,6 +97,7 @@ class Logins:
         self,
         properties: Mapping[str, str],
         *,
+        shared: SharedParts,
         port: int,
         is_encrypted: bool,
         find_mechanisms: Callable[[], Sequence[str]],
@@ -105,6 +107,7 @@ class Logins:
     ) -> None:
         """`properties` are the keys of clients without credentials. `find_mechanisms` asks a broker, in a worker."""
         self._properties = properties
+        self._shared = shared
         self._cookie_name = f"{COOKIE}-{port}"
         self._is_encrypted = is_encrypted
         self._find_mechanisms = find_mechanisms
@@ -258,6 +261,7 @@ class Logins:
                 {**self._properties, **credentials.properties()},
                 credentials.shown_user,
                 credentials.mechanism,
+                self._shared,
             )
         except ValueError as error:
             raise ViewError(400, "INVALID_LOGIN", f"these credentials cannot be sent: {error}") from None
