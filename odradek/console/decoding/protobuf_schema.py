@@ -51,7 +51,8 @@ class ProtobufSchema:
             if not 0 <= index < len(level):
                 raise DecodingError(f"the Protobuf schema has no message at the place {list(path)}")
             names.append(level[index].name)
-            level = level[index].nested_type
+            # Confluent's Java serializer numbers the messages that the text defines, so entries of maps do not count.
+            level = [each for each in level[index].nested_type if not each.options.map_entry]
         return self.named(".".join(names))
 
     def named(self, name: str | None) -> type[Message]:

@@ -14,6 +14,7 @@ from odradek.console.sessions.history import History
 from odradek.console.sessions.kept_values import KeptValues
 from odradek.console.sessions.lag_history import LagHistory
 from odradek.console.sessions.samples import Samples
+from odradek.console.sessions.shared_parts import SharedParts
 
 __all__ = ["ASK_SECONDS_MAX", "Session"]
 
@@ -35,13 +36,15 @@ class Session:
         properties: Mapping[str, object],
         user: str | None = None,
         mechanism: str | None = None,
-        decoders: Decoders | None = None,
+        shared: SharedParts | None = None,
     ) -> None:
         """Make the clients; they connect at first use. `properties` are keys of clients. Raises `ValueError`.
 
-        All sessions of a console share its `decoders`.
+        All sessions of a console have the same `shared` parts.
         """
-        self.decoders = decoders or Decoders(DecodingSettings())
+        shared = shared or SharedParts(Decoders(DecodingSettings()))
+        self.decoders = shared.decoders
+        """What shows keys and values of records as texts."""
         self.user = user
         """The name with which the user has logged in; None if the cluster has no logins, or the name is in a token."""
         self.mechanism = mechanism
@@ -58,11 +61,11 @@ class Session:
         """The same client, for functions of the command line."""
         self.cache = KeptValues()
         """Values that views of this user keep for a moment."""
-        self.samples = Samples(self.client)
+        self.samples = Samples(self.client, self.open_client)
         """The state of the cluster at two moments, for views with rates."""
         self.lags = LagHistory()
         """The lag of groups at several moments."""
-        self.history = History(self.open_client, self._properties)
+        self.history = History(self.open_client, {**self._properties, **shared.for_controllers})
         """The changes of the cluster."""
         self.is_closed = False
 
@@ -85,4 +88,5 @@ class Session:
         """End all calls of this user, and close the connections."""
         self.is_closed = True
         self.history.close()
+        self.samples.close()
         self.client.close()

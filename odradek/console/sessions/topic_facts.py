@@ -39,8 +39,9 @@ class TopicFacts:
     rates: Mapping[str, float] | None = None
     """The records per second of each topic; None if there is no older sample."""
     moving: Mapping[TopicPartition, Reassignment] = attrs.field(factory=dict)
-    ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
-    """The end offsets of partitions, as far as they are known."""
+    log_dirs: Sequence[BrokerLogDirs] = ()
+    under_min_isr: frozenset[str] = frozenset()
+    """The topics with a partition below `min.insync.replicas`."""
 
     def in_sync(self, partition: Partition) -> int:
         """Count the replicas in sync whose brokers answer."""
@@ -79,7 +80,8 @@ def _facts(session: Session) -> TopicFacts:
         _held(picture.log_dirs),
         _rates(before, now),
         picture.moving or {},
-        now.ends,
+        picture.log_dirs,
+        frozenset(name.rpartition("-")[0] for name in picture.partitions.under_min_isr),
     )
 
 

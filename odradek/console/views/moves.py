@@ -293,8 +293,7 @@ def _retirements(session: Session, facts: TopicFacts) -> list[RetirementRow]:
     """List the directories that are being retired. Only Odradek's brokers have such."""
     if facts.replicas is None:
         return []
-    _, now = session.samples.latest()
-    answering = [each for each in now.picture.log_dirs if each.error is None]
+    answering = [each for each in facts.log_dirs if each.error is None]
 
     def ask() -> set[tuple[int, str]]:
         try:

@@ -94,13 +94,12 @@ def topics(session: Session, query: TopicsQuery) -> Topics:
     """List topics, with their sizes and rates."""
     facts = topic_facts(session)
     wanted = query.search.lower()
-    below = _below_minimum(session) if query.state == "under_min_isr" else frozenset()
     rows = [
         _row(facts, each)
         for name, each in facts.topics.items()
         if wanted in name.lower() and (query.internal or not each.is_internal)
     ]
-    chosen = [row for row in rows if _has_state(row, query.state, below)]
+    chosen = [row for row in rows if _has_state(row, query.state, facts.under_min_isr)]
     chosen.sort(key=lambda row: row.name)
     field = query.sort.removeprefix("-")
     if query.sort != "name":
@@ -137,12 +136,6 @@ def _has_state(row: TopicRow, state: str, below: frozenset[str]) -> bool:
             return row.moving > 0
         case _:
             return True
-
-
-def _below_minimum(session: Session) -> frozenset[str]:
-    """Return the topics with a partition below min.insync.replicas."""
-    _, now = session.samples.latest()
-    return frozenset(name.rpartition("-")[0] for name in now.picture.partitions.under_min_isr)
 
 
 def _row(facts: TopicFacts, each: Topic) -> TopicRow:
