@@ -20,7 +20,7 @@ from tests.cli.running import odradek_here
 __all__ = ["StagedCluster", "nodes", "stage"]
 
 QUICK = "broker.session.timeout.ms=3000\nbroker.heartbeat.interval.ms=500\n"
-TOWNS = ("Praha", "København", "São Paulo", "Kraków", "Zürich", "東京", "Αθήνα", "Reykjavík")
+TOWNS = ("Praha", "København", "São Paulo", "Kraków", "Zürich", "Łódź", "Αθήνα", "Reykjavík")
 
 
 @attrs.frozen
@@ -82,7 +82,7 @@ def _configure(cluster: StagedCluster) -> None:
     run = cluster.run
     for name, (partitions, replicas, config) in TOPICS.items():
         words = ("--partitions", partitions, "--replication-factor", replicas, "--config", config)
-        run("topic", "create", "--if-not-exists", name, *words)
+        run("topic", "create", name, *words)
     run("config", "set", "topic", "orders", "segment.bytes=134217728", "max.message.bytes=2097152")
     run("config", "set", "client-metrics", "all", "interval.ms=5000", "metrics=*")
     run("quota", "set", "--client-id", "warehouse", "--produce-rate", "40M", "--fetch-rate", "40M")
@@ -160,7 +160,12 @@ def _move_money(bootstrap: str, ended: threading.Event) -> None:
 def _left_open(bootstrap: str) -> Iterator[None]:
     """Keep a transaction open, which holds readers of committed records up."""
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "client.id": "forgetful", "transactional.id": "forgetful-1"}
+        {
+            "bootstrap.servers": bootstrap,
+            "client.id": "forgetful",
+            "transactional.id": "forgetful-1",
+            "transaction.timeout.ms": 900_000,
+        }
     )
     producer.init_transactions(30)
     producer.begin_transaction()

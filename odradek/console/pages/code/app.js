@@ -46,25 +46,30 @@ function unknown() {
 }
 
 async function begin() {
-  for (;;) {
-    try {
-      const session = await loadSession();
-      if (session.login_needed && location.pathname !== "/login")
-        history.replaceState(null, "", `/login?next=${encodeURIComponent(location.pathname + location.search)}`);
-      break;
-    } catch (error) {
-      if (error.status === 401) {
-        history.replaceState(null, "", `/login?next=${encodeURIComponent(location.pathname + location.search)}`);
-        break;
-      }
-      await new Promise((resolve) => {
-        redraw(content, errorBox(error, resolve));
-        setTimeout(resolve, 3000);
-      });
-    }
-  }
+  const isKnown = await learnSession();
   startRouter(arrived);
   listenToKeys(() => page);
+  if (!isKnown) keepAsking();
+}
+
+/** Ask who the user is; lead to the login if there is nobody yet. False if the cluster does not answer. */
+async function learnSession() {
+  try {
+    const session = await loadSession();
+    if (session.login_needed && location.pathname !== "/login")
+      history.replaceState(null, "", `/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+    return true;
+  } catch (error) {
+    if (error.status === undefined) throw error;
+    // The page says by itself what does not answer. Only the frame lacks its names for now.
+    return false;
+  }
+}
+
+async function keepAsking() {
+  do await new Promise((resolve) => setTimeout(resolve, 5000));
+  while (document.hidden || !(await learnSession()));
+  drawShell();
 }
 
 redraw(content, loadingBox());

@@ -100,6 +100,11 @@ export function clock(ms) {
   return timed(ms, moment(ms));
 }
 
+/** Return the time of a moment of today, with the rest in the tooltip. */
+export function timeOfDay(ms) {
+  return absent(ms) ? NOTHING : timed(ms, moment(ms).slice(11));
+}
+
 function timed(ms, words) {
   const at = new Date(ms);
   const valid = !Number.isNaN(at.getTime());

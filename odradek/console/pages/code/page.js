@@ -20,6 +20,7 @@ export class Page {
     this.signal = this.ending.signal;
     this.draw = () => undefined;
     this.wake = () => undefined;
+    this.take = () => undefined;
     this.status = { at: null, error: null, isPaused: false, retryAt: null };
   }
 
@@ -71,6 +72,7 @@ export class Page {
       Object.assign(this.status, { at: Date.now(), error: null, retryAt: null });
       this.draw();
     };
+    this.take = (value) => this.signal.aborted || fresh(value);
     let failures = 0;
     while (!this.signal.aborted) {
       try {

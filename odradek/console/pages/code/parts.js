@@ -1,6 +1,7 @@
 // The small parts that pages are made of: notices, badges, tiles, tabs, meters, and the frame with the title.
 
-import { h, icon, shown } from "./dom.js";
+import { part } from "./api.js";
+import { h, icon, plain, shown } from "./dom.js";
 import { count } from "./format.js";
 import { addressWith } from "./router.js";
 
@@ -22,9 +23,9 @@ export const button = (label, onclick, props = {}) => h("button", { type: "butto
 
 export const link = (href, ...children) => h("a", { href }, ...children);
 
-export const topicLink = (name) => h("a", { href: `/topics/${encodeURIComponent(name)}` }, shown(name));
+export const topicLink = (name) => h("a", { href: `/topics/${part(name)}` }, shown(name));
 
-export const groupLink = (name) => h("a", { href: `/groups/${encodeURIComponent(String(name).toWellFormed())}` }, shown(name));
+export const groupLink = (name) => h("a", { href: `/groups/${part(name)}` }, shown(name));
 
 /** Return a box that says what has happened. */
 export function notice(severity, children) {
@@ -47,6 +48,7 @@ export function errorBox(error, again) {
     0: "No answer",
     403: "You may not see this",
     404: "This does not exist",
+    502: "The cluster does not answer",
     504: "The cluster took too long",
   }[error.status];
   const severity = error.status === 403 || error.status === 404 ? "info" : "critical";
@@ -60,7 +62,7 @@ export function errorBox(error, again) {
 }
 
 /** Return a word on a coloured ground; the tone is ok, warning, critical, info or plain. */
-export const badge = (word, tone = "plain", title = undefined) => h(`span.badge.${tone}`, { title }, word);
+export const badge = (word, tone = "plain", title = undefined) => h(`span.badge.${tone}`, { title: title && plain(title) }, plain(word, 60));
 
 /** Return a figure with its name. `tone` colours it when it is a reason to worry. */
 export function tile(label, value, { tone = "", note = null, href = null } = {}) {
@@ -114,8 +116,9 @@ export function tabs(name, chosen, all, elsewhere = null) {
   );
 }
 
-/** Return a field with its label. */
+/** Return a field with its label. (Without a name of its own, a choice would be named by all its options.) */
 export function field(label, control) {
+  control.setAttribute("aria-label", label);
   return h("label.field", {}, h("span.field-label", {}, label), control);
 }
 

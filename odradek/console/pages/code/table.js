@@ -92,12 +92,12 @@ export function inOrder(rows, columns, order) {
 }
 
 /** Return the links to other pages of a list. */
-export function pager(at, pages, length, size) {
+export function pager(at, pages, length, size, label = "Pages of this list") {
   const step = (label, to, isOff) =>
     isOff ? h("span.step", { "aria-disabled": "true" }, label) : h("a.step", { href: addressWith({ page: to === 1 ? "" : to }) }, label);
   return h(
     "nav.pager",
-    { "aria-label": "Pages of this list" },
+    { "aria-label": label },
     step("First", 1, at === 1),
     step("Previous", at - 1, at === 1),
     h("span", {}, `${count((at - 1) * size + 1)} to ${count(Math.min(length, at * size))} of ${count(length)}`),

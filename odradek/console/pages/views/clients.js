@@ -33,8 +33,7 @@ function list(page, data) {
     columns: [
       { key: "client_id", label: "Client id", head: true, wide: true, sort: (row) => row.client_id, cell: (row) => (row.client_id ? shown(row.client_id) : h("span.null", {}, "none")) },
       { key: "library", label: "Library", sort: (row) => row.library, cell: library },
-      { key: "user", label: "User", sort: (row) => row.user, cell: (row) => (row.user ? shown(row.user) : "\u2013") },
-      { key: "address", label: "Address", sort: (row) => row.address, cell: (row) => shown(row.address.replace(/^\//, "")) },
+      { key: "user", label: "User, address", wide: true, sort: (row) => row.user, cell: (row) => [row.user ? shown(row.user) : "\u2013", h("span.small-note", {}, shown(row.address.replace(/^\//, "")))] },
       { key: "groups", label: "Groups", wide: true, cell: (row) => (row.groups.length ? row.groups.map((group, at) => [at ? ", " : "", groupLink(group)]) : "\u2013") },
       { key: "connections", label: "Running", number: true, sort: (row) => row.connections, cell: (row) => count(row.connections), title: "running clients with this id and user" },
       { key: "out", label: "Sends", number: true, sort: (row) => row.bytes_out_per_second, cell: (row) => byteRate(row.bytes_out_per_second) },
@@ -47,7 +46,7 @@ function list(page, data) {
 
 function library(row) {
   if (!row.library) return "\u2013";
-  return [shown(row.library), row.version ? [" ", h("span.muted", {}, shown(row.version))] : null];
+  return [shown(row.library), row.version ? h("span.small-note", {}, shown(row.version)) : null];
 }
 
 function throttledCell(row) {

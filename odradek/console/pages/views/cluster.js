@@ -16,6 +16,7 @@ const WORDS = { ok: "All is well", warning: "Something needs a look", critical: 
 export function start(page) {
   const beside = { brokers: null, quorum: null, history: null };
   keepBeside(page, beside);
+  sampleSoon(page);
   return page.live({
     events: { path: "/api/events", params: { view: "overview" }, name: "overview" },
     render: (data) => {
@@ -24,6 +25,18 @@ export function start(page) {
     },
     frame: (inner) => [pageHead("Cluster"), inner],
   });
+}
+
+// A rate takes two samples. The stream may take its time to the second one, so this page asks for it once.
+async function sampleSoon(page) {
+  await new Promise((resolve) => setTimeout(resolve, 2500));
+  if (page.signal.aborted || series("throughput").times.length) return;
+  try {
+    page.take(await get("/api/overview", {}, page));
+  } catch (error) {
+    // The stream says what is wrong.
+    if (error.status === undefined && error.name !== "AbortError") throw error;
+  }
 }
 
 // Brokers and quorum change seldom and cost more to ask for: every ten seconds.

@@ -37,14 +37,15 @@ function sample(id, group) {
 function body(page, group) {
   const { lag, trend } = group;
   const growth = trend ? trend.written_per_second - trend.read_per_second : null;
+  const whole = { lag, behind_ms: group.behind_ms, trend_per_second: growth, zero_in_ms: trend?.zero_in_ms };
   return [
     tiles(
       tile("members", count(group.member_count)),
       tile("lag", short(lag), { note: "records" }),
       tile("behind", lag === 0 ? "0 s" : duration(group.behind_ms), { note: "oldest unread record" }),
       tile("read", rate(trend?.read_per_second), { note: trend ? `written ${rate(trend.written_per_second)}` : null }),
-      tile("trend", trendOf(growth)),
-      tile("caught up in", zeroIn({ lag, trend_per_second: growth, zero_in_ms: trend?.zero_in_ms })),
+      tile("trend", trendOf(whole)),
+      tile("caught up in", zeroIn(whole)),
       tile("coordinator", `broker ${group.coordinator}`),
     ),
     lagChart(page.parts[0], group),
@@ -123,7 +124,7 @@ function offsets(page, group) {
         { key: "end", label: "Log end", number: true, sort: (row) => row.log_end_offset, cell: (row) => count(row.log_end_offset) },
         { key: "lag", label: "Lag", number: true, sort: (row) => row.lag, cell: (row) => (row.error ? h("span.warning", { title: plain(row.error) }, "not known") : count(row.lag)) },
         { key: "behind", label: "Behind", number: true, sort: (row) => row.behind_ms, cell: (row) => (row.lag === 0 ? "0 s" : duration(row.behind_ms)) },
-        { key: "trend", label: "Trend", number: true, sort: (row) => row.trend_per_second, cell: (row) => trendOf(row.trend_per_second) },
+        { key: "trend", label: "Trend", number: true, sort: (row) => row.trend_per_second, cell: trendOf },
         { key: "zero", label: "Caught up in", number: true, sort: (row) => row.zero_in_ms, cell: zeroIn },
         { key: "reader", label: "Read by", cell: (row) => (absent(row.member_id) ? h("span.muted", {}, "nobody") : shown(clients.get(row.member_id) ?? row.member_id)) },
       ],

@@ -17,18 +17,24 @@ export const groupState = (row) => badge(WORDS[row.state] ?? String(row.state).t
 
 export const groupType = (row) => row.type;
 
+// A reader that is hardly behind keeps up, whatever its lag does in a moment.
+const KEEPS_UP_MS = 2000;
+const keepsUp = (row) => !absent(row.behind_ms) && row.behind_ms < KEEPS_UP_MS;
+
 /** Return how a lag changes: grows, falls, or stands. */
-export function trendOf(perSecond) {
+export function trendOf(row) {
+  const perSecond = row.trend_per_second;
   if (absent(perSecond)) return "\u2013";
   const size = Math.abs(perSecond);
   if (size < 0.05) return h("span.muted", {}, "steady");
   const written = `${size < 10 ? size.toFixed(1) : count(size)}/s`;
-  return perSecond > 0 ? h("span.warning", {}, `\u25b2 grows ${written}`) : h("span.ok", {}, `\u25bc falls ${written}`);
+  return perSecond > 0 ? h("span", { class: keepsUp(row) ? "" : "warning" }, `\u25b2 grows ${written}`) : h("span.ok", {}, `\u25bc falls ${written}`);
 }
 
 /** Return when a lag will be gone. */
 export function zeroIn(row) {
   if (row.lag === 0) return h("span.muted", {}, "caught up");
+  if (keepsUp(row)) return h("span.ok", {}, "keeps up");
   if (absent(row.zero_in_ms)) return row.trend_per_second > 0.05 ? h("span.warning", {}, "never at this pace") : "\u2013";
   return duration(row.zero_in_ms);
 }

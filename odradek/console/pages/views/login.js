@@ -7,9 +7,16 @@ import { loadSession, whoAmI } from "../code/shell.js";
 
 export const title = () => "Log in";
 
-export function start(page) {
+export async function start(page) {
   const form = { error: null, isSending: false, mechanism: null };
   page.draw = () => redraw(page.root, card(page, form));
+  try {
+    // Those who were logged in until now do not know yet by which mechanisms one can.
+    if (!whoAmI().login_needed) await loadSession();
+  } catch (error) {
+    if (error.status === undefined) throw error;
+    form.error = error.message;
+  }
   page.draw();
 }
 

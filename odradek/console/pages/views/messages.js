@@ -5,7 +5,7 @@
 
 import { address, get, stream, troubleOf } from "../code/api.js";
 import { h, icon, redraw, say, shown } from "../code/dom.js";
-import { absent, bytes, clock, count, counted, sentence, short } from "../code/format.js";
+import { absent, bytes, clock, count, counted, sentence, short, timeOfDay } from "../code/format.js";
 import { badge, button, choice, emptyBox, errorBox, field, link, meter, notice, pageHead, topicLink } from "../code/parts.js";
 import { recordDetail, recordKey } from "./record.js";
 
@@ -162,8 +162,8 @@ class MessagesView {
     const free = { autocomplete: "off", spellcheck: "false" };
     return [
       h("div.field.wide", {}, field("Only values that match", h("input", { name: "filter", value: page.get("filter"), placeholder: "a word, or a regular expression (RE2)", ...free }))),
-      h("div.field", {}, field("Only the key", h("input", { name: "key", value: page.get("key"), placeholder: "exactly", ...free }))),
-      h("div.field", {}, field("Only the header", h("input", { name: "header", value: page.get("header"), placeholder: "name=value", pattern: "[^=]+=.*", ...free }))),
+      h("div.field.little", {}, field("Only the key", h("input", { name: "key", value: page.get("key"), placeholder: "exactly", ...free }))),
+      h("div.field.little", {}, field("Only the header", h("input", { name: "header", value: page.get("header"), placeholder: "name=value", pattern: "[^=]+=.*", ...free }))),
       h("label.check", { title: "The records by which brokers mark that a transaction was committed or aborted." }, h("input", { type: "checkbox", name: "markers", value: "1", checked: page.get("markers") === "1" }), "Markers"),
     ];
   }
@@ -253,7 +253,7 @@ class MessagesView {
   table() {
     return h(
       "div.table-box.records",
-      { "data-key": "records" },
+      { "data-key": "records", class: this.records.every(isOfToday) ? "today" : "" },
       h(
         "div.table-scroll",
         { tabindex: "0", role: "region", "aria-label": "Records" },
@@ -288,7 +288,7 @@ function records(view) {
       h("td.opener", {}, opener),
       h("td.number", {}, String(record.partition)),
       h("td.number.mono", {}, String(record.offset)),
-      h("td.mono", {}, clock(record.timestamp_ms)),
+      h("td.mono", {}, isOfToday(record) ? timeOfDay(record.timestamp_ms) : clock(record.timestamp_ms)),
       h("td.key", {}, h("span.cut", {}, brief(record.key))),
       h("td.value", {}, h("span.cut", {}, record.error ? h("span.warning", {}, shown(record.error)) : brief(record.value))),
       h("td.number", {}, record.is_control ? "\u2013" : bytes(record.size_bytes)),
@@ -297,6 +297,8 @@ function records(view) {
     return isOpen ? [row, h("tr.detail", { "data-key": `detail-${id}` }, h("td", { colspan: "8" }, recordDetail(view.page, record)))] : row;
   });
 }
+
+const isOfToday = (record) => absent(record.timestamp_ms) || new Date(record.timestamp_ms).toDateString() === new Date().toDateString();
 
 function brief(part) {
   if (part.text === null) return h("span.null", {}, "null");

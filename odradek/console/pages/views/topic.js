@@ -26,7 +26,7 @@ export function start(page) {
       return { topic, more, tab };
     },
     render: (data) => body(page, data),
-    frame: (inner, data) => [head(name, data?.topic), tabs("tab", page.get("tab"), TABS, link(`/messages?topic=${encodeURIComponent(name)}`, "Messages")), inner],
+    frame: (inner, data) => [head(name, data?.topic), tabs("tab", page.get("tab"), TABS, link(`/messages?topic=${part(name)}`, "Messages")), inner],
   });
 }
 

@@ -1,5 +1,6 @@
 // The map of a topic: brokers down, partitions across, each cell a replica; and the same as a table with sizes and disks.
 
+import { part } from "../code/api.js";
 import { h, shown } from "../code/dom.js";
 import { absent, bytes, count, counted } from "../code/format.js";
 import { badge, choice, emptyBox, link, panelWith } from "../code/parts.js";
@@ -36,7 +37,7 @@ function mapPanel(page, topic, partitions) {
     "Brokers \u00d7 partitions",
     many ? [jump(page), `partitions ${count(topic.partitions[0]?.id ?? 0)} to ${count(topic.partitions.at(-1)?.id ?? 0)} of ${count(topic.total)}`] : whichPartitions(page),
     partitions.length ? h("div.map", { tabindex: "0", role: "region", "aria-label": "Map of replicas" }, blocks(page, partitions, brokers)) : emptyBox("No partition is in trouble", "All partitions have a leader, and all replicas are in sync."),
-    many ? pager(topic.page, topic.pages, topic.total, PARTITIONS) : null,
+    many ? pager(topic.page, topic.pages, topic.total, PARTITIONS, "Pages of the map") : null,
     h("div.legend", {}, LEGEND.map(([state, word]) => h("span", {}, h("span.cell", { class: state }), word))),
   );
 }
@@ -109,7 +110,7 @@ function partitionTable(page, topic, partitions) {
       { key: "end", label: "Next offset", number: true, sort: (row) => row.log_end_offset, cell: (row) => count(row.log_end_offset) },
       { key: "records", label: "Records", number: true, sort: held, cell: (row) => count(held(row)), title: "at most, by offsets" },
       { key: "bytes", label: "Size of a replica", number: true, sort: (row) => row.bytes, cell: (row) => sizeCell(row, mean) },
-      { key: "read", label: h("span.unseen", {}, "Messages"), cell: (row) => link(`/messages?topic=${encodeURIComponent(page.parts[0])}&partition=${row.id}`, "read", h("span.unseen", {}, ` partition ${row.id}`)) },
+      { key: "read", label: h("span.unseen", {}, "Messages"), cell: (row) => link(`/messages?topic=${part(page.parts[0])}&partition=${row.id}`, "read", h("span.unseen", {}, ` partition ${row.id}`)) },
     ],
   });
 }

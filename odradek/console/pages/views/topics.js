@@ -1,7 +1,7 @@
 // The topics: searched, sorted and paged by the server, so that ten thousand cost as little as ten.
 
 import { get } from "../code/api.js";
-import { h } from "../code/dom.js";
+import { h, shown } from "../code/dom.js";
 import { absent, bytes, count, counted, rate } from "../code/format.js";
 import { badge, choice, emptyBox, pageHead, searchField, topicLink } from "../code/parts.js";
 import { table } from "../code/table.js";
@@ -59,7 +59,7 @@ function list(page, data) {
       { key: "under_replicated", label: "State", server: true, sort: (row) => row.under_replicated, cell: state },
       { key: "records_per_second", label: "Records in", number: true, server: true, sort: (row) => row.records_per_second, cell: (row) => rate(row.records_per_second) },
       { key: "bytes", label: "Size", number: true, server: true, sort: (row) => row.bytes, cell: (row) => bytes(row.bytes), title: "of the largest replica of each partition" },
-      { key: "cleanup_policy", label: "Clean-up", cell: (row) => (absent(row.cleanup_policy) ? "\u2013" : String(row.cleanup_policy)) },
+      { key: "cleanup_policy", label: "Clean-up", cell: (row) => (absent(row.cleanup_policy) ? "\u2013" : shown(row.cleanup_policy)) },
     ],
   });
 }
