@@ -127,7 +127,7 @@ export function choice(name, chosen, all, onchange) {
   const control = h(
     "select",
     { name, "data-chosen": chosen, onchange: (event) => onchange?.(event.target.value) },
-    all.map(([value, label]) => h("option", { value, selected: String(value) === String(chosen) }, label)),
+    all.map(([value, label]) => h("option", { value, selected: String(value) === String(chosen) }, plain(label, 60))),
   );
   control.value = chosen;
   return control;
