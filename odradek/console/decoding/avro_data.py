@@ -1,9 +1,8 @@
 """Reads Avro's binary data by a schema, within limits. PURE.
 
-Why it is not left to a library: fastavro 1.13 reads recursive schemas on the stack of C, so that a value of
-one megabyte ends the process. An array of nulls takes six bytes, and as much memory as its count says. Here
-the depth and the work are limited: each value costs a step, and each character of a name that is shown costs
-one, too.
+There is a reason to read it here. fastavro 1.13 reads recursive schemas on the stack of C, so a value of one
+megabyte ends the process. An array of nulls takes six bytes, and as much memory as its count says. Here the
+depth and the work are limited. Each value costs a step, and so does each character of a name that is shown.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import struct
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
 from struct import Struct
-from uuid import UUID
 
 from odradek.console.decoding.avro_schema import AvroType
 from odradek.console.decoding.decoded import DecodingError, Json
@@ -200,5 +198,6 @@ def _logical_bytes(schema: AvroType, data: bytes) -> Json:
         number = Decimal(int.from_bytes(data, "big", signed=True))
         return f"{number.scaleb(-min(schema.scale, 999), _EXACT):f}"
     if schema.logical == "uuid" and len(data) == 16:
-        return str(UUID(bytes=data))
+        text = data.hex()
+        return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
     return data.decode("latin-1")

@@ -1,8 +1,13 @@
 """Chooses the decoder of each key and value, and keeps compiled schemas.
 
-The order, unless the reader asks for one format: the decoder of an internal topic; the format that the file of
-schemas gives; the schema of the registry that the bytes name; JSON or text; hexadecimal digits. If one does not
-fit, the next one is shown, with the reason.
+A reader may ask for one format. Otherwise they are tried in this order:
+
+1. the decoder of an internal topic;
+2. the format that the file of schemas gives;
+3. the schema of the registry that the bytes name;
+4. JSON, text, hexadecimal digits.
+
+If a schema does not fit, the bytes are shown in the last way, with the reason.
 """
 
 from __future__ import annotations
@@ -93,7 +98,7 @@ class Decoders:
     def decode(
         self, topic: str, part: str, data: bytes | None, form: str = "auto", characters_max: int = 4096
     ) -> Decoded:
-        """Show a key (`part` is "key") or a value ("value"). It never raises: what cannot be decoded has an `error`."""
+        """Show a key (`part` is "key") or a value ("value"). Bytes that cannot be decoded have an `error`."""
         if data is None:
             return as_null()
         try:

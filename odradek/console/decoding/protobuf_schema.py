@@ -1,6 +1,6 @@
 """Compiles Protobuf schemas at run time. SHELL.
 
-Google's compiler (`grpcio-tools`) reads the text of a schema, in a process of its own: whatever a hostile
+Google's compiler (`grpcio-tools`) reads the text of a schema in a process of its own. Whatever a hostile
 schema does to it, the console lives on. Its result, a set of descriptors, is read here. Each schema has a pool
 of its own, so that schemas of different subjects may define the same names.
 """
@@ -94,7 +94,7 @@ def _compiled(root: Path) -> bytes:
     if done.returncode != 0:
         reason = done.stderr.decode(errors="replace").replace(_MAIN, "the schema").strip()
         if "No module named" in reason:
-            reason = "grpcio-tools is not installed (pip install 'odradek[console]')"
+            reason = "grpcio-tools is not installed (pip install 'odradek[console-protobuf]')"
         raise DecodingError(f"the Protobuf schema cannot be compiled: {reason[:400]}")
     return result.read_bytes()
 
@@ -103,7 +103,7 @@ def _read(data: bytes) -> ProtobufSchema:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
-        raise DecodingError("protobuf is not installed (pip install 'odradek[console]')") from None
+        raise DecodingError("protobuf is not installed (pip install 'odradek[console-protobuf]')") from None
     pool = descriptor_pool.DescriptorPool()
     described = descriptor_pb2.FileDescriptorSet.FromString(data)
     try:

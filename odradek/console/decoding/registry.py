@@ -1,7 +1,7 @@
 """A client of a schema registry that speaks Confluent's protocol (Karapace, Apicurio and others). SHELL.
 
 The registry may hang, or answer garbage. So each look-up has one deadline for the whole exchange, and a limit
-of bytes. After a failure of the registry, nobody asks it again for some seconds, and views go on without it.
+of bytes. After a failure, the registry is left alone for some seconds, and views go on.
 Records may name many ids that do not exist, so refusals are remembered, too.
 """
 

@@ -1,7 +1,7 @@
 """Finds the newest records of a topic, by their timestamps. SHELL.
 
 The end of each partition is read first: a window of offsets. A partition whose window lies wholly among the newest
-records may have more of them, so the window before it is read, too, and so on. Windows grow, because a filter may
+records may have more of them. So the window before it is read, too, and so on. Windows grow, because a filter may
 pass few records.
 """
 

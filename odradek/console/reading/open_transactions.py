@@ -1,5 +1,7 @@
-"""Finds the states of transactions beyond the last stable offset: by markers that were fetched along, by the partition's
-leader, which knows the open ones, and by markers further on. SHELL.
+"""Finds the states of transactions beyond the last stable offset. SHELL.
+
+Markers that were fetched along decide first. Then the partition's leader is asked, which knows the open ones. At last,
+markers further on are looked for.
 """
 
 from __future__ import annotations

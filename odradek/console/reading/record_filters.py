@@ -28,7 +28,7 @@ def record_filter(
     """Make the filter; None lets every record pass. A header is `name=value`. Raises `ViewError`.
 
     The pattern is RE2's, so that the time of a match is bounded. It is compared with the bytes of the value as UTF-8,
-    and with the shown text if a schema decides what is shown.
+    and also with its shown text, if a schema makes that text.
     """
     named = []
     for each in headers:

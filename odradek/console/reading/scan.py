@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A round fetches a few partitions at once, at most `FETCH_BYTES_MAX` from each broker. From each partition it takes the
 records that pass, then merges them by time. If a round finds more than are wanted, the other ones stay for the
-next round: each partition's position is the offset of the first record that was not passed on.
+next round. Each partition's position is the offset of the first record that was not passed on.
 
 Everything is a generator. It yields at least every `TICK_SECONDS`, so that its reader can show the progress, or drop
 the generator, which ends the work.
@@ -121,7 +121,7 @@ class Scan:
         """Why the scan has ended: end, limit, budget, or failed."""
 
     def run(self, limit: int) -> Iterator[Found | Tick]:
-        """Yield what is found, at most `limit` findings, and ticks between them. Raises `KafkaError`, `ClientError`."""
+        """Yield findings, at most `limit`, and ticks between them. Raises `KafkaError`, `ClientError`."""
         deadline = time.monotonic() + self._seconds_max
         while True:
             pending = [index for index, span in sorted(self.spans.items()) if not span.is_done]

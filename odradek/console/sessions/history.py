@@ -33,7 +33,7 @@ class Told(NamedTuple):
 
 
 class History:
-    """The events that the active controller's copy of the metadata log tells."""
+    """The events in the active controller's copy of the metadata log."""
 
     def __init__(self, open_client: Callable[[], Client], properties: Mapping[str, object]) -> None:
         """`properties` are those of a client that may read from the controllers' listener."""
@@ -45,7 +45,7 @@ class History:
         self._reader: EventReader | None = None
 
     def read(self) -> Told:
-        """Read what is new, and return all known events. Raises `KafkaError`, `ClientError` and `ViewError`."""
+        """Read new events, and return all known ones. Raises `KafkaError`, `ClientError` and `ViewError`."""
         with self._lock:
             if self._reader is None or self._client is None:
                 self._client = self._open_client()

@@ -176,7 +176,7 @@ class _Search:
             self._scan = make_scan(spans)
 
     def run(self) -> Iterator[Found | Tick]:
-        """Yield what is found, and ticks."""
+        """Yield findings and ticks."""
         if self._newest is not None:
             return self._newest.run()
         assert self._scan is not None

@@ -121,7 +121,7 @@ class _Looked:
 
 
 def transactions(session: Session, query: TransactionsQuery) -> Transactions:
-    """List open, prepared and hanging transactions, with those who wait for them."""
+    """List open, prepared and hanging transactions, with the groups that wait for them."""
     looked = session.cache.value("transactions", _SECONDS, lambda: _look(session))
     rows = _rows(looked)
     if query.all_:

@@ -9,12 +9,15 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import Case, GenerationMode
 from schemathesis.schemas import BaseSchema
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from odradek.console.settings import ConsoleSettings
 from tests.console.application.console_here import Console, console_for
 from tests.node_process import RunningNode
 
-EXAMPLES = 30
+EXAMPLES = 20
+RULES_BETWEEN_WORDS = ("/api/download", "/api/access/check")
+"""Addresses with rules between two words, which a description cannot express: an offset needs a partition."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,8 @@ def test_the_api_keeps_to_its_description(description: BaseSchema, mode: Generat
         @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), database=None)
         @given(case=operation.as_strategy(generation_mode=mode))
         def check(case: Case) -> None:
-            case.call_and_validate()
+            skipped = [positive_data_acceptance] if case.operation.path in RULES_BETWEEN_WORDS else []
+            case.call_and_validate(excluded_checks=skipped)
 
         check()
         seen += 1

@@ -31,7 +31,7 @@ from tests.node_process import RunningNode
 
 
 class Events:
-    """A stream that keeps what is sent. It is over after `most` records."""
+    """A stream that keeps its events. It is over after `most` records."""
 
     def __init__(self, most: int = 1 << 30) -> None:
         self.records: list[ShownRecord] = []

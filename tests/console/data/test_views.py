@@ -222,7 +222,7 @@ def test_a_wrong_question_about_rights_is_refused(browser: Browser, words: str) 
 
 
 def test_the_history_has_values_before_and_after(browser: Browser, admin: Admin, topic: str) -> None:
-    """A change of a configuration is told with both values, newest first; pages and filters cut the list."""
+    """A change of a configuration is shown with both values, newest first; pages and filters cut the list."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     admin.incremental_alter_configs({resource: [AlterConfig("retention.ms", "5000")]})
     found = until(

@@ -110,7 +110,7 @@ def test_logical_types_are_texts() -> None:
 
 
 def test_a_number_beyond_the_calendar_stays_a_number() -> None:
-    """A moment that no calendar has does not fail."""
+    """A moment beyond all calendars is shown as it is."""
     schema = parse_avro_schema('{"type": "long", "logicalType": "timestamp-millis"}')
     assert read_avro(schema, encoded("long", 2**62)) == 2**62
 
