@@ -12,7 +12,7 @@ from odradek.cli.failure import USAGE
 from odradek.cli.output import print_json, say
 from odradek.cli.streams.standard_streams import complain
 from odradek.console.settings import ConsoleSettings, SettingsRefused, why_refused
-from odradek.env.lifeline import end_with_parent
+from odradek.env.child_python import end_with_parent
 from odradek.env.low_priority import give_way
 
 __all__ = ["main"]

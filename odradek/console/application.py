@@ -10,18 +10,19 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from odradek.console.broadcasts import Broadcasts
 from odradek.console.http.messages import Request, Response
 from odradek.console.http.page_files import PageFile
 from odradek.console.http.request_rules import POSTED, HostRules, judge_request
 from odradek.console.openapi import description
-from odradek.console.routes import Route, route_of
+from odradek.console.routes import route_of
 from odradek.console.sessions.doors import Door
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.documents import encode_document
 from odradek.console.shapes.view_errors import ViewError, view_error_of
-from odradek.console.streams.broadcasts import Broadcasts
-from odradek.console.streams.stream_responses import StreamResponses
+from odradek.console.stream_responses import StreamResponses
 from odradek.console.views.cluster import stranger
+from odradek.console.views.route import Route
 from odradek.env.ports import Env, Event, Log, TaskGroup, Workers
 
 __all__ = ["Application"]

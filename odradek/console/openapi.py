@@ -12,10 +12,11 @@ from typing import Union, get_args, get_origin, get_type_hints
 import attrs
 
 import odradek
-from odradek.console.routes import ROUTES, Kind, Route
+from odradek.console.routes import ROUTES
 from odradek.console.shapes.documents import encode_document
 from odradek.console.shapes.fields import FieldAbout, about_of, public_name
 from odradek.console.shapes.queries import TEXT_MAX, without_none
+from odradek.console.views.route import Kind, Route
 
 __all__ = ["description"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -20,20 +21,21 @@ from odradek.console.sessions.logins import Logins
 from odradek.console.sessions.session import Session
 from odradek.console.sessions.shared_parts import shared_parts
 from odradek.console.settings import ConsoleSettings, SettingsRefused
-from odradek.console.streams.stream_responses import STREAMS_MAX, StreamResponses
+from odradek.console.stream_responses import STREAMS_MAX, StreamResponses
 from odradek.env.ports import Log, TaskGroup
 from odradek.env.real import RealEnv
 from odradek.env.real_net import TcpListener
 from odradek.env.real_tls import open_tls
 from odradek.env.tls_ports import TlsRefused
 from odradek.metadata_quorum.config.config_defs import ConfigError
-from odradek.node.configuration.console_config import CONSOLE
+from odradek.node.configuration.console_config import AS_SASL, CONSOLE
 from odradek.node.configuration.listener_security import tls_settings
 from odradek.node.logging import make_logger
 
 __all__ = ["make_application", "open_door", "run_console"]
 
 VIEW_THREADS = 8
+SECRET_BYTES = 32
 PROBE_SECONDS = 3.0
 EXPIRE_SECONDS = 60.0
 _IDLE_CHECKS = 10
@@ -94,11 +96,11 @@ def open_door(settings: ConsoleSettings, env: RealEnv, port: int, log: Log) -> O
     if not settings.needs_login:
         return OpenDoor(Session(properties, shared=shared))
     return Logins(
-        properties,
-        shared=shared,
+        lambda login, user, mechanism: Session({**properties, **login}, user, mechanism, shared),
         port=port,
         is_encrypted=settings.tls is not None,
         find_mechanisms=lambda: find_mechanisms(settings),
+        new_secret=lambda: secrets.token_urlsafe(SECRET_BYTES),
         clock=env.clock,
         workers=env.new_workers(VIEW_THREADS),
         log=log,
@@ -133,15 +135,14 @@ def _encryption(settings: ConsoleSettings, env: RealEnv, log: Log) -> ListenerTl
     if settings.tls is None:
         return None
     try:
-        # As with SASL_SSL, browsers show a certificate only if a key of this listener asks for it.
-        wanted = tls_settings(CONSOLE, "SASL_SSL", settings.tls, serves=True)
+        wanted = tls_settings(CONSOLE, AS_SASL, settings.tls, serves=True)
         return ListenerTls(open_tls(wanted), env, log)
     except (ConfigError, TlsRefused) as error:
         raise SettingsRefused(f"the console's certificate cannot be used: {error}") from error
 
 
 def find_mechanisms(settings: ConsoleSettings) -> Sequence[str]:
-    """Ask the brokers how users log in. Return the names of mechanisms; none if no broker answers. It blocks."""
+    """Ask the brokers how users log in. Return the names of mechanisms; an empty list means that all are silent. It blocks."""
     has_tls = settings.client.get("security.protocol", "").upper().endswith("SSL")
     for host, port in parse_bootstrap(settings.bootstrap):
         found = probe(host, port, PROBE_SECONDS, tls_first=has_tls)

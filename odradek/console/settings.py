@@ -33,7 +33,7 @@ class ConsoleSettings:
     tls: Mapping[str, str] | None = attrs.field(default=None, repr=False)
     """Keys such as `ssl.keystore.location` for the listener; None for plain HTTP."""
     idle_seconds: float | None = None
-    """The seconds without a request after which the process ends; None if it never does."""
+    """The process ends after so many seconds without a request; None means that it stays."""
     node_id: int | None = None
     """The node that has started the console, for its log."""
 

@@ -14,8 +14,8 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from odradek.env.child_python import end_with_parent
 from odradek.env.companion_frames import Incoming, Outgoing, receive
-from odradek.env.lifeline import end_with_parent
 from odradek.env.low_priority import give_way
 from odradek.env.ports import FileClosed, LentFile, carried_error, load_factory
 from odradek.env.real_descriptors import close_descriptor, disk_error

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from odradek.cli.connecting import bootstrap_of, controller_keys, security_properties
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.parsing import Groups, add_command, add_connection_options, file_path, listening_address
-from odradek.env.child_python import child_environment, child_program
+
+if TYPE_CHECKING:
+    import socket
 
 __all__ = ["register"]
 
@@ -45,6 +47,8 @@ def register(groups: Groups) -> None:
 
 
 def _console(args: argparse.Namespace) -> int:
+    from odradek.env.child_python import child_environment, child_program
+
     if find_spec("h11") is None:
         raise CliError("the console needs the package h11: pip install 'odradek[console]'", USAGE)
     host, port = args.listen
@@ -82,6 +86,8 @@ def _console(args: argparse.Namespace) -> int:
 
 def _listen(host: str, port: int) -> socket.socket:
     """Open the listener. Raises `CliError`."""
+    import socket
+
     try:
         family = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)

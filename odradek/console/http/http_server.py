@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 Each connection has a task. It feeds received bytes to an h11 state machine, which knows HTTP. It answers one request at
-a time, in order. A request without a body in time, a head above `HEAD_BYTES_MAX`, or bytes that are no HTTP end the
-connection, after a response that says why.
+a time, in order. A request that is late, too long, or not HTTP
+ends the connection, after a response that says why.
 
 If there are `CONNECTIONS_MAX` connections, a new one replaces the oldest idle connection of the address that has the
 most. So a stranger who opens many connections does not keep others out. If all are busy, the new one is closed.

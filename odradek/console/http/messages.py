@@ -52,7 +52,7 @@ class Request:
     method: str
     target: str
     path: str
-    """The path, decoded. A slash within a part is not distinguished: no name of the API has one."""
+    """The path, decoded. `parts` tells a slash within a part from one between parts."""
     parts: Sequence[str]
     """The parts of the path between slashes, each decoded by itself."""
     words: Sequence[tuple[str, str]]
@@ -94,7 +94,7 @@ class Response:
 def parse_target(target: str) -> tuple[str, Sequence[str], Sequence[tuple[str, str]]]:
     """Split the address of a request into its path, the parts of the path, and the words of its query.
 
-    Raises `BadTarget` if it is not a path, is not UTF-8, or has control characters.
+    Raises `BadTarget` for anything but a path in UTF-8, and for control characters.
     """
     path, _, query = target.partition("?")
     if not path.startswith("/"):

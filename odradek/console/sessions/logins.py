@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -18,7 +17,6 @@ from odradek.client.errors import AuthenticationFailed
 from odradek.console.http.messages import Request
 from odradek.console.sessions.session import Session
 from odradek.console.sessions.session_table import FailedLogins, SessionTable
-from odradek.console.sessions.shared_parts import SharedParts
 from odradek.console.shapes.view_errors import ViewError, view_error_of
 from odradek.env.ports import Clock, Log, Workers
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -95,22 +93,24 @@ class Logins:
 
     def __init__(
         self,
-        properties: Mapping[str, str],
+        open_session: Callable[[Mapping[str, object], str | None, str], Session],
         *,
-        shared: SharedParts,
         port: int,
         is_encrypted: bool,
         find_mechanisms: Callable[[], Sequence[str]],
+        new_secret: Callable[[], str],
         clock: Clock,
         workers: Workers,
         log: Log,
     ) -> None:
-        """`properties` are the keys of clients without credentials. `find_mechanisms` asks a broker, in a worker."""
-        self._properties = properties
-        self._shared = shared
+        """`open_session` makes the session of the keys of a login, a name and a mechanism, or raises `ValueError`. `find_mechanisms` asks a broker, in a worker.
+        `new_secret` makes a text that nobody can guess.
+        """
+        self._open_session = open_session
         self._cookie_name = f"{COOKIE}-{port}"
         self._is_encrypted = is_encrypted
         self._find_mechanisms = find_mechanisms
+        self._new_secret = new_secret
         self._clock = clock
         self._workers = workers
         self._log = log
@@ -159,7 +159,7 @@ class Logins:
             account = await self._account(credentials, request.peer)
         finally:
             self._trying -= 1
-        secret = secrets.token_urlsafe(32)
+        secret = self._new_secret()
         await self._release(self._table.open(secret, account, self._clock.monotonic()))
         self._log.info(
             "console.login", user=credentials.shown_user, mechanism=credentials.mechanism, peer=request.peer
@@ -257,11 +257,8 @@ class Logins:
     def _tried(self, credentials: _Credentials) -> Session:
         """Open the clients, and ask a broker something that needs no right. Raises the errors of the client."""
         try:
-            session = Session(
-                {**self._properties, **credentials.properties()},
-                credentials.shown_user,
-                credentials.mechanism,
-                self._shared,
+            session = self._open_session(
+                credentials.properties(), credentials.shown_user, credentials.mechanism
             )
         except ValueError as error:
             raise ViewError(400, "INVALID_LOGIN", f"these credentials cannot be sent: {error}") from None

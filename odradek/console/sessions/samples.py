@@ -1,6 +1,6 @@
 """Samples of a cluster: what its nodes answer at one moment. Two of them give rates. SHELL.
 
-All views of a user share them. A sample is taken when a view wants one that is newer than `FRESH_SECONDS`.
+All views of a user share them. A new sample is taken when the last one is older than `FRESH_SECONDS`.
 """
 
 from __future__ import annotations

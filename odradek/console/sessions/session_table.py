@@ -1,7 +1,6 @@
 """The open sessions by their secret, and the limit of failed logins. PURE.
 
-The table keeps only a hash of each secret, so a copy of memory that leaks part of it opens no session, and the time of
-a look-up says nothing about secrets.
+The table keeps only a hash of each secret. So the time of a look-up says nothing about secrets.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def about(
 
 
 def about_of(metadata: Mapping[object, object]) -> FieldAbout:
-    """Return what a field says about itself; nothing, if it has no such metadata."""
+    """Return what a field says about itself; an empty text, if it lacks such metadata."""
     found = metadata.get(_KEY)
     return found if isinstance(found, FieldAbout) else FieldAbout("")
 

@@ -1,1 +1,1 @@
-"""Answers that go on: events for pages that listen, and downloads."""
+"""What views that go on write to: from a thread to a connection."""

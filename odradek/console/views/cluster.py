@@ -1,4 +1,4 @@
-"""The views of the whole cluster: who looks, what is wrong, how much comes in."""
+"""The views of the whole cluster: who looks, the troubles of the cluster, how much comes in."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ _LINKS = {
 
 
 def overview(session: Session, query: NoQuery) -> Overview:
-    """Say what is wrong in the cluster and what to do, with the main figures."""
+    """List the troubles of the cluster, each with a remedy, and the main figures."""
     before, now = session.samples.latest()
     picture, found = now.picture, now.picture.partitions
     problems = problems_of(picture)

@@ -5,23 +5,23 @@ In keys of TLS, the console's listener has the name CONSOLE: `listener.name.cons
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address
 
 import attrs
 
 from odradek.metadata_quorum.config.config_defs import ConfigDef, ConfigError, ConfigValue
-from odradek.node.configuration.listener_security import ListenerSecurity, listener_security
+from odradek.node.configuration.listener_security import tls_settings
 from odradek.node.configuration.metrics_config import parse_host_port
 
 __all__ = [
+    "AS_SASL",
     "CONSOLE",
     "CONSOLE_DEFS",
     "CONSOLE_LISTENER",
     "ConsoleConfig",
     "console_config",
     "console_refusal",
-    "console_security",
     "is_loopback",
 ]
 
@@ -33,6 +33,8 @@ HOSTS = "odradek.console.hosts"
 CLIENT_CONFIG = "odradek.console.client.config"
 IDLE = "odradek.console.idle.ms"
 PLAINTEXT, SSL = "PLAINTEXT", "SSL"
+AS_SASL = "SASL_SSL"
+"""The protocol by whose rules the keys of TLS are read: browsers show a certificate only if a key of this listener asks."""
 CONSOLE_DEFS: dict[str, ConfigDef] = {
     name: ConfigDef("broker", name, kind, default, valid, "medium", False, False)
     for name, kind, default, valid in (
@@ -92,34 +94,29 @@ def console_refusal(host: str, *, is_encrypted: bool, needs_login: bool) -> str 
     return None
 
 
-def console_security(
-    values: Mapping[str, ConfigValue], explicit: Mapping[str, str], listeners: Mapping[str, object]
-) -> ListenerSecurity | None:
-    """Check the TLS settings of the console, and return them; None if it has no TLS. Raises `ConfigError`."""
-    if not values[CONSOLE_LISTENER] or values[PROTOCOL] == PLAINTEXT:
-        return None
-    if CONSOLE in listeners:
-        raise ConfigError(
-            PROTOCOL,
-            SSL,
-            f"the name {CONSOLE} belongs to the listener of the console: give this listener another name",
-        )
-    return listener_security(CONSOLE, SSL, explicit)
-
-
 def console_config(
     values: Mapping[str, ConfigValue],
     explicit: Mapping[str, str],
     clients: Sequence[tuple[str, str]],
-    security: ListenerSecurity | None,
+    listeners: Collection[str],
 ) -> ConsoleConfig | None:
     """Read the console's settings; None if it is off. `clients` has name and security protocol of each listener for
-    clients, the first one preferred. Raises `ConfigError`.
+    clients, the first one preferred. `listeners` are the names of all listeners. Raises `ConfigError`.
     """
     text = str(values[CONSOLE_LISTENER])
     if not text:
         return None
     host, port = parse_host_port(CONSOLE_LISTENER, text)
+    is_encrypted = values[PROTOCOL] != PLAINTEXT
+    if is_encrypted:
+        if CONSOLE in listeners:
+            raise ConfigError(
+                PROTOCOL,
+                SSL,
+                f"the name {CONSOLE} belongs to the listener of the console: give this listener another name",
+            )
+        # Bad keys of TLS are an error of this file, though another process reads them again.
+        tls_settings(CONSOLE, AS_SASL, explicit, serves=True)
     if not clients:
         raise ConfigError(
             CONSOLE_LISTENER, text, "only a broker serves the console: remove this key from a controller"
@@ -129,7 +126,7 @@ def console_config(
     # A file may change the protocol. The console judges it when it starts.
     refusal = console_refusal(
         host,
-        is_encrypted=security is not None,
+        is_encrypted=is_encrypted,
         needs_login=protocol.startswith("SASL") or bool(client_file),
     )
     if refusal is not None:
@@ -140,7 +137,7 @@ def console_config(
         host=host,
         port=port,
         hosts=tuple(names) if isinstance(names, list) else (),
-        tls=None if security is None else _keys_of_tls(explicit),
+        tls=_keys_of_tls(explicit) if is_encrypted else None,
         listener=name,
         client={"security.protocol": protocol, **_trust(explicit, name, protocol)},
         client_config=client_file,

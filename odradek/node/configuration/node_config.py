@@ -32,7 +32,6 @@ from odradek.node.configuration.console_config import (
     CONSOLE_LISTENER,
     ConsoleConfig,
     console_config,
-    console_security,
 )
 from odradek.node.configuration.keys_without_effect import warning_about
 from odradek.node.configuration.listener_security import (
@@ -307,7 +306,7 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
         _texts(values, "controller.quorum.voters"), _texts(values, "controller.quorum.bootstrap.servers")
     )
     check_voters(roles, static_voters, node_id)
-    log_dirs = _log_dirs(values)
+    clients, log_dirs = _for_clients(advertised, inter_broker), _log_dirs(values)
     metadata_dir = str(values["metadata.log.dir"] or log_dirs[0])
     names = [each.name for each in listeners]
     security = rules.judge(
@@ -317,8 +316,6 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
     page_security = rules.judge(lambda: metrics_security(values, explicit, security), None)
     if page_security is not None:
         security[METRICS] = page_security
-    own_security = rules.judge(lambda: console_security(values, explicit, security), None)
-    clients = _for_clients(advertised, inter_broker)
     rules.judge_all((*broken_relations(values), *unsupported(explicit, values)))
     authorizer = rules.judge(lambda: authorizer_of(values), None)
     audit = rules.judge(
@@ -344,7 +341,7 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
         static_voters=static_voters,
         bootstrap_servers=bootstrap_servers,
         metrics=metrics_config(values, page_security),
-        console=rules.judge(lambda: console_config(values, explicit, clients, own_security), None),
+        console=rules.judge(lambda: console_config(values, explicit, clients, security), None),
         disk_hung_seconds=_seconds(values, DISK_HUNG),
         disk_write_wait_seconds=_seconds(values, DISK_WRITE_WAIT),
         disk_full_seconds=_seconds(values, DISK_FULL),

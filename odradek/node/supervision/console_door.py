@@ -2,12 +2,12 @@
 
 Theory of operation
 -------------------
-While nobody looks, the door is one task that waits for the socket, without a process and without a timer. When a browser
+While nobody looks, the door is one task that waits for the socket. There is neither a process nor a timer. When a browser
 connects, the door starts `odradek.console` and passes the socket on (as inetd does with `wait`). The process accepts this
 connection and all later ones. The node reads nothing from them. The process ends when it has been idle for long enough.
 Then the door waits again. A connection that arrives in between stays in the socket's queue, and starts the next process.
 
-A pipe has the settings, and is the process's lifeline afterwards: it ends with its node (`odradek.env.lifeline`).
+A pipe has the settings, and is the process's lifeline afterwards: it ends with its node (`end_with_parent` of `odradek/env/child_python.py`).
 
 A process that fails cannot answer the browser. So the door closes the waiting connections, and pauses before the next
 start, longer each time.

@@ -14,13 +14,14 @@ import pytest
 
 from odradek.console import application as application_module
 from odradek.console.http.page_files import read_page_files
-from odradek.console.routes import Kind, Route, downloaded, route_of, streamed, viewed
+from odradek.console.routes import route_of
 from odradek.console.sessions.session import Session
 from odradek.console.settings import ConsoleSettings
 from odradek.console.shapes.fields import about
 from odradek.console.shapes.queries import NoQuery
 from odradek.console.shapes.view_errors import ViewError
 from odradek.console.streams.thread_stream import ByteStream, EventStream, StreamOver
+from odradek.console.views.route import Route, downloaded, streamed, viewed
 from odradek.wire.errors import ErrorCode, KafkaError
 from tests.console.application.console_here import Console, console_for
 from tests.console.http.served import body_of, status_of
@@ -78,7 +79,7 @@ def test_the_api_describes_what_it_answers(console: Console) -> None:
 
 
 def test_the_session_of_an_open_cluster_needs_no_login(console: Console) -> None:
-    """Without logins, everybody is nobody, and the cluster is Odradek's."""
+    """Without logins, all visitors have the same session, and the cluster is Odradek's."""
     found = console.browser().ok("/api/session")
     assert isinstance(found, dict)
     assert (found["user"], found["login_needed"], found["is_kafka"]) == (None, False, False)
@@ -213,7 +214,7 @@ def test_errors_of_views_have_a_status(
 
 
 def test_one_poll_serves_all_who_listen_and_ends_with_them(console: Console) -> None:
-    """Pages that listen to the same view share its polls. Nothing is asked when nobody listens."""
+    """Pages that listen to the same view share its polls. Polls end with their last listener."""
     listening = [console.browser().events("/api/events?view=overview") for _ in range(3)]
     for each in listening:
         name, document = next(each)
@@ -252,7 +253,7 @@ def test_a_poll_that_fails_goes_on(console: Console, adding: Callable[[Route], N
 def test_a_stream_slows_its_view_down_and_ends_it_when_its_reader_goes(
     console: Console, adding: Callable[[Route], None]
 ) -> None:
-    """A view writes only as fast as its reader reads. It is told when the reader has gone, even while it is silent."""
+    """A view writes only as fast as its reader reads. It gets to know when the reader has gone, even while it is silent."""
     sent: list[int] = []
     over, called, silent = threading.Event(), threading.Event(), threading.Event()
 
@@ -328,7 +329,7 @@ def test_a_file_that_breaks_off_is_not_taken_for_whole(
 
 
 def test_streams_are_limited(console: Console, adding: Callable[[Route], None]) -> None:
-    """The seventeenth stream is refused with a sentence, and one that ends makes room."""
+    """The seventeenth stream is refused with a sentence, and the end of another makes room."""
 
     def waiting(session: Session, query: NoQuery, stream: EventStream) -> None:
         """Wait for the reader's end."""
@@ -366,4 +367,3 @@ def test_all_views_are_in_the_description(console: Console) -> None:
             assert name == "Error" or about_field.get("description"), (
                 f"{name}.{field} does not say what it is"
             )
-    assert Kind.ONCE.value == "once"

@@ -36,7 +36,7 @@ def console(secured: SecuredNode) -> Iterator[Console]:
 
 
 def test_a_stranger_only_learns_how_to_log_in(console: Console) -> None:
-    """Without a session, the API gives the mechanisms and nothing else."""
+    """Without a session, the API only gives the mechanisms."""
     browser = console.browser()
     session = browser.ok("/api/session")
     assert isinstance(session, dict)
@@ -109,7 +109,7 @@ def test_users_of_the_cluster_log_in(
     ],
 )
 def test_wrong_credentials_open_no_session(console: Console, credentials: object, status: int) -> None:
-    """A refused login says so in one sentence without the password, and sets no cookie."""
+    """A refused login says so in one sentence, and sets no cookie."""
     browser = console.browser()
     found, document, _ = browser.send("POST", "/api/login", credentials)
     assert found == status, document
@@ -150,7 +150,7 @@ def test_an_address_that_guesses_has_to_wait(console: Console) -> None:
 
 
 def test_a_logout_ends_the_session_and_its_streams(console: Console) -> None:
-    """After a logout, the cookie opens nothing, and pages that listen are told. Other sessions of the user go on."""
+    """After a logout, the cookie opens nothing, and pages that listen get to know it. Other sessions of the user go on."""
     first, second = console.browser(), console.browser()
     for each in (first, second):
         assert each.log_in(user="bob", password="bob-secret")[0] == 200

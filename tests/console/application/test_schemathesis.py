@@ -25,7 +25,7 @@ def console(node: RunningNode) -> Iterator[Console]:
 
 @pytest.fixture(scope="module")
 def description(console: Console) -> BaseSchema:
-    """Return the API's description, without the streams, which have no end."""
+    """Return the API's description, without the endless streams."""
     found = schemathesis.openapi.from_url(f"http://127.0.0.1:{console.port}/api/openapi.json")
 
     def is_stream(context: schemathesis.HookContext) -> bool:

@@ -121,7 +121,7 @@ def test_a_get_with_a_body_is_refused() -> None:
 def test_what_a_browser_says_about_a_request_decides(
     site: str, mode: str, dest: str, target: str, status: int
 ) -> None:
-    """Of other sites, only a link to a page is followed."""
+    """Only a link to a page may come from another site."""
     headers = [("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest)]
     assert judged(*headers, target=target) == status
 
@@ -149,7 +149,7 @@ def test_an_origin_must_be_the_console_itself() -> None:
     ],
 )
 def test_a_post_must_say_that_it_comes_from_the_console(headers: list[tuple[str, str]]) -> None:
-    """A form of another site, or a request that says nothing, logs nobody in or out."""
+    """A form of another site, or a request without an origin, is refused."""
     assert judged(*headers, method="POST", target="/api/login") == 403
     assert judged(*headers, method="POST", target="/api/logout") == 403
 
@@ -158,7 +158,7 @@ def test_a_post_must_say_that_it_comes_from_the_console(headers: list[tuple[str,
     "target", ["", "a", "*", "http://a/", "/%ff", "/%00", "/a%0ab", "/?a=%00", "/?a=%ff", "/?a", "/?a=1&&b"]
 )
 def test_an_unreadable_address_is_refused(target: str) -> None:
-    """An address with control characters, or not in UTF-8, is no address."""
+    """An address in UTF-8 without control characters is the only kind."""
     with pytest.raises(BadTarget):
         parse_target(target)
 

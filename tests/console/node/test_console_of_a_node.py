@@ -128,7 +128,7 @@ def test_a_console_that_dies_is_replaced(place: Place) -> None:
 
 
 def test_the_settings_are_no_words_of_the_command(place: Place) -> None:
-    """A list of processes shows no settings, which may have secrets, and the console inherits no files of the node."""
+    """Settings, which may be secret, stay out of the list of processes; the node's files stay with the node."""
     assert place.get("/api/session")[0] == 200
     (console,) = place.consoles()
     words = Path(f"/proc/{console}/cmdline").read_bytes().decode().split("\0")

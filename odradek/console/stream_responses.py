@@ -9,7 +9,6 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 from odradek.console.http.messages import Gone, Response, Send
-from odradek.console.routes import Route
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.documents import encode_document
 from odradek.console.shapes.view_errors import ViewError, view_error_of
@@ -20,6 +19,7 @@ from odradek.console.streams.thread_stream import (
     ThreadStream,
     encode_event,
 )
+from odradek.console.views.route import Route
 from odradek.env.ports import Clock, ConnectionLost, Event, Log, TaskGroup, Workers
 
 __all__ = ["EVENT_HEADERS", "STREAMS_MAX", "StreamResponses"]

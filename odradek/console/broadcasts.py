@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 import attrs
 
 from odradek.console.http.messages import Gone, Response, Send
-from odradek.console.routes import Route
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.documents import encode_document
 from odradek.console.shapes.view_errors import ViewError
-from odradek.console.streams.stream_responses import EVENT_HEADERS, SILENCE, TROUBLE
+from odradek.console.stream_responses import EVENT_HEADERS, SILENCE, TROUBLE
 from odradek.console.streams.thread_stream import SILENT_SECONDS_MAX, encode_event
+from odradek.console.views.route import Route
 from odradek.env.ports import Clock, Event, Meter, TaskGroup
 
 __all__ = ["LISTENERS_MAX", "Broadcasts"]
