@@ -52,7 +52,7 @@ class Request:
     method: str
     target: str
     path: str
-    """The path, decoded. `parts` tells a slash within a part from one between parts."""
+    """The path, decoded. A slash within a part looks like one between parts here."""
     parts: Sequence[str]
     """The parts of the path between slashes, each decoded by itself."""
     words: Sequence[tuple[str, str]]

@@ -306,16 +306,16 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
         _texts(values, "controller.quorum.voters"), _texts(values, "controller.quorum.bootstrap.servers")
     )
     check_voters(roles, static_voters, node_id)
-    clients, log_dirs = _for_clients(advertised, inter_broker), _log_dirs(values)
+    log_dirs = _log_dirs(values)
     metadata_dir = str(values["metadata.log.dir"] or log_dirs[0])
     names = [each.name for each in listeners]
     security = rules.judge(
         lambda: security_of_listeners(explicit, protocols, names, controller_names, inter_broker, secrets()),
         dict[str, ListenerSecurity](),
     )
-    page_security = rules.judge(lambda: metrics_security(values, explicit, security), None)
-    if page_security is not None:
-        security[METRICS] = page_security
+    page_security = _page_security(rules, values, explicit, security)
+    clients = _for_clients(advertised, inter_broker)
+    console = rules.judge(lambda: console_config(values, explicit, clients, security), None)
     rules.judge_all((*broken_relations(values), *unsupported(explicit, values)))
     authorizer = rules.judge(lambda: authorizer_of(values), None)
     audit = rules.judge(
@@ -341,7 +341,7 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
         static_voters=static_voters,
         bootstrap_servers=bootstrap_servers,
         metrics=metrics_config(values, page_security),
-        console=rules.judge(lambda: console_config(values, explicit, clients, security), None),
+        console=console,
         disk_hung_seconds=_seconds(values, DISK_HUNG),
         disk_write_wait_seconds=_seconds(values, DISK_WRITE_WAIT),
         disk_full_seconds=_seconds(values, DISK_FULL),
@@ -350,6 +350,19 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
         authorizer=authorizer,
         audit=audit,
     )
+
+
+def _page_security(
+    rules: StartRules,
+    values: Mapping[str, ConfigValue],
+    explicit: Mapping[str, str],
+    security: dict[str, ListenerSecurity],
+) -> ListenerSecurity | None:
+    """Return the TLS settings of the metrics page, and add them to those of listeners; None if it has no TLS."""
+    found = rules.judge(lambda: metrics_security(values, explicit, security), None)
+    if found is not None:
+        security[METRICS] = found
+    return found
 
 
 def _for_clients(advertised: Sequence[ListenerConfig], inter_broker: str) -> list[tuple[str, str]]:
