@@ -162,12 +162,20 @@ def _operation(route: Route, shapes: _Shapes) -> Document:
 
 
 def _failures() -> Document:
-    return {status: _failure(text) for status, text in _ERRORS.items()}
+    failures = {status: _failure(text) for status, text in _ERRORS.items()}
+    # An address that is no address is refused before anybody looks for a view.
+    failures["400"] = {
+        **failures["400"],
+        "content": {**_ERROR_CONTENT, "text/plain": {"schema": {"type": "string"}}},
+    }
+    return failures
+
+
+_ERROR_CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 
 
 def _failure(text: str) -> Document:
-    schema = {"$ref": "#/components/schemas/Error"}
-    return {"description": text, "content": {"application/json": {"schema": schema}}}
+    return {"description": text, "content": _ERROR_CONTENT}
 
 
 def _parameters(route: Route) -> list[Document]:
@@ -201,7 +209,7 @@ def _word_schema(kind: object, about: FieldAbout) -> Document:
     if about.choices:
         return {"type": "string", "enum": list(about.choices)}
     longest = TEXT_MAX if about.maximum is None else about.maximum
-    return {"type": "string", "maxLength": longest, "pattern": _NO_CONTROLS}
+    return {"type": "string", "maxLength": longest, "pattern": about.pattern or _NO_CONTROLS}
 
 
 def _events() -> Document:

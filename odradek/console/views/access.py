@@ -14,10 +14,9 @@ from odradek.client.errors import ClientError
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.fields import about
 from odradek.console.shapes.pages import PAGE, page_of
-from odradek.console.shapes.view_errors import ViewError
 from odradek.security.acls.acl_requests import AclFilter
 from odradek.security.acls.authorizer import Judgement, Reason, parse_principals
-from odradek.security.acls.rules import CLUSTER_NAME, Acl, check_supported, operation_named
+from odradek.security.acls.rules import CLUSTER_NAME, Acl, Operation, check_supported, operation_named
 from odradek.security.acls.rules import ResourceType as AclResource
 from odradek.wire.errors import ErrorCode, KafkaError
 
@@ -28,7 +27,8 @@ T = TypeVar("T")
 ROWS_PER_PAGE = 500
 _SECONDS = 3.0
 _KEYS = ("authorizer.class.name", "super.users", "allow.everyone.if.no.acl.found")
-_TYPES = ("topic", "group", "transactional-id", "delegation-token", "user", "cluster")
+_RESOURCE = r"^(cluster|(topic|group|transactional-id|delegation-token|user):[^\u0000-\u001f\u007f]+)$"
+_OPERATIONS = tuple(each.name.lower().replace("_", "-") for each in Operation if each > Operation.ANY)
 
 
 @attrs.frozen(kw_only=True)
@@ -219,12 +219,15 @@ def _settings(session: Session) -> _Settings | None:
 class CheckQuery:
     """A question: may a principal do something?"""
 
-    principal: str = attrs.field(metadata=about("the user, or TYPE:NAME", maximum=1024))
-    operation: str = attrs.field(metadata=about("read, write, describe, alter-configs, ...", maximum=64))
+    principal: str = attrs.field(
+        metadata=about("the user, or TYPE:NAME", maximum=1024, pattern=r"^[^\u0000-\u001f\u007f]+$")
+    )
+    operation: str = attrs.field(metadata=about("the operation", choices=_OPERATIONS))
     resource: str = attrs.field(
         metadata=about(
             "TYPE:NAME with topic, group, transactional-id, delegation-token or user; or cluster",
             maximum=1024,
+            pattern=_RESOURCE,
         )
     )
     host: str = attrs.field(default="*", metadata=about("the client's address", maximum=64))
@@ -244,19 +247,15 @@ class Check:
 
 def access_check(session: Session, query: CheckQuery) -> Check:
     """Say whether a principal may do something, and which rule decides."""
-    kind_text, colon, name = query.resource.partition(":")
-    if kind_text not in _TYPES or (kind_text != "cluster" and not (colon and name)):
-        raise ViewError(400, "INVALID_QUERY", f"the resource is TYPE:NAME with one of {', '.join(_TYPES)}")
+    kind_text, _, name = query.resource.partition(":")
     kind = AclResource[kind_text.upper().replace("-", "_")]
     if kind is AclResource.CLUSTER:
         name = CLUSTER_NAME
+    operation = operation_named(query.operation)
     try:
-        operation = operation_named(query.operation)
         check_supported(kind, operation)
     except ValueError as error:
-        raise ViewError(400, "INVALID_QUERY", f"the operation {error}") from None
-    if not query.principal:
-        raise ViewError(400, "INVALID_QUERY", "the principal is empty")
+        return Check(allowed=False, why=str(error), rule=None, is_certain=True)
     settings = session.cache.value("authorizer", 30.0, lambda: _settings(session))
     if settings is not None and not settings.has_authorizer:
         return Check(
