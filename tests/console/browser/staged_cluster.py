@@ -19,7 +19,12 @@ from tests.cli.running import odradek_here
 
 __all__ = ["StagedCluster", "nodes", "stage"]
 
-QUICK = "broker.session.timeout.ms=3000\nbroker.heartbeat.interval.ms=500\n"
+SETTINGS = """\
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+"""
 TOWNS = ("Praha", "København", "São Paulo", "Kraków", "Zürich", "Łódź", "Αθήνα", "Reykjavík")
 
 
@@ -39,10 +44,10 @@ class StagedCluster:
 
 @contextmanager
 def nodes(directory: Path, count: int = 3) -> Iterator[StagedCluster]:
-    """Run some nodes with short sessions, so that a dead one is noticed soon."""
+    """Run some nodes with rules, and with short sessions, so that a dead one is noticed soon."""
     port = base_port(count)
     for node in range(1, count + 1):
-        (directory / f"node-{node}.properties").write_text(QUICK)
+        (directory / f"node-{node}.properties").write_text(SETTINGS)
     words = ("dev", "--nodes", str(count), "--port", str(port), "--data", directory)
     with running(*words, stop=signal.SIGINT) as dev:
         pids = {}
@@ -89,6 +94,21 @@ def _configure(cluster: StagedCluster) -> None:
     run("quota", "set", "--user", "alice", "--request-percentage", "50")
     for user in ("alice", "billing"):
         run("user", "add", user, "--password-file", "-", stdin=b"correct horse battery staple\n")
+    run(
+        "acl",
+        "add",
+        "--user",
+        "alice",
+        "--operation",
+        "read",
+        "--operation",
+        "write",
+        "--topic",
+        "pay",
+        "--prefixed",
+    )
+    run("acl", "add", "--user", "billing", "--operation", "read", "--topic", "orders", "--group", "billing")
+    run("acl", "add", "--user", "mallory", "--operation", "all", "--topic", "*", "--deny")
 
 
 def _forever(ended: threading.Event, seconds: float) -> Iterator[int]:
@@ -119,6 +139,10 @@ def _order(number: int, draw: random.Random) -> bytes:
 def _sell(bootstrap: str, ended: threading.Event) -> None:
     draw = random.Random(7)
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": "warehouse", "linger.ms": 20})
+    # Enough bytes that a move of them takes a while.
+    for _ in range(16_000):
+        producer.produce("archive", draw.randbytes(1_024))
+        producer.poll(0)
     for number in _forever(ended, 0.05):
         for _ in range(20):
             key = f"customer-{draw.randrange(500)}"
@@ -133,7 +157,6 @@ def _sell(bootstrap: str, ended: threading.Event) -> None:
             producer.produce(
                 "customers", None if number % 100 else b'{"name":"Odradek"}', f"customer-{number}"
             )
-            producer.produce("archive", b"plain text, no JSON")
         producer.poll(0)
     producer.flush(10)
 

@@ -60,7 +60,7 @@ PAGES = {
     "/moves": "Nothing moves",
     "/transactions": "forgetful-1",
     "/clients": "confluent-kafka-python",
-    "/access": "checks no rights",
+    "/access": "User:mallory",
     "/access?tab=users": "SCRAM-SHA-512",
     "/access?tab=quotas": "40 MiB/s",
     "/history": "orders",

@@ -19,6 +19,10 @@ pytestmark = pytest.mark.long
 
 Visit = Callable[..., Page]
 PATIENCE_MS = 60_000
+PAGES = [
+    "/", "/brokers", "/topics", "/topics/secrets", "/messages?topic=secrets", "/groups", "/groups/nobody", "/moves",
+    "/transactions", "/clients", "/access", "/access?tab=users", "/access?tab=quotas", "/history",
+]  # fmt: skip
 
 
 @attrs.frozen
@@ -96,20 +100,7 @@ def test_a_user_sees_what_the_rules_allow(visit: Visit, guarded: Guarded) -> Non
     page.wait_for_url("**/login?next=%2Ftopics")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "/brokers",
-        "/topics",
-        "/topics/secrets",
-        "/messages?topic=secrets",
-        "/groups",
-        "/groups/nobody",
-        "/moves",
-    ]
-    + ["/transactions", "/clients", "/access", "/access?tab=users", "/access?tab=quotas", "/history"],
-)
+@pytest.mark.parametrize("path", PAGES)
 def test_a_user_without_rights_is_told_so(visit: Visit, guarded: Guarded, path: str) -> None:
     """Each page works for a user without any right: it says what he may not see, and shows nothing of it."""
     page = visit(f"{guarded.url}/login?next={path.replace('?', '%3F').replace('=', '%3D')}")
