@@ -51,7 +51,10 @@ def test_the_api_keeps_to_its_description(description: BaseSchema, mode: Generat
             # No description says which patterns of RE2 can be read.
             is_loose = "filter" in (case.query or {}) or case.operation.path == "/api/download"
             loose = [positive_data_acceptance] if is_loose else []
-            case.call_and_validate(excluded_checks=loose)
+            response = case.call()
+            # A word that is too long may also be too long for a head, which is a right answer.
+            if response.status_code != 431:
+                case.validate_response(response, excluded_checks=loose)
 
         check()
         seen += 1
