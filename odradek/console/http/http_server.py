@@ -15,6 +15,7 @@ the stream's task is cancelled at once. A peer that takes no bytes for `STALLED_
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -401,10 +402,12 @@ class _Exchanges:
         """Send a response with the reason, then read on for a moment. (A close with unread bytes would reset the
         connection, and the peer would not see the response.)
         """
-        text = f"{refusal}\n".encode()
+        text = json.dumps(
+            {"status": refusal.status, "code": "INVALID_REQUEST", "sentence": str(refusal)}
+        ).encode()
         headers = [
             *self._server.common_headers(),
-            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Content-Type", "application/json"),
             ("Content-Length", str(len(text))),
             ("Connection", "close"),
         ]

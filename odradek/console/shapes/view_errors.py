@@ -37,6 +37,8 @@ _FORBIDDEN = frozenset(
 _MISSING = frozenset(
     {
         ErrorCode.GROUP_ID_NOT_FOUND,
+        # No topic has an invalid name.
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.RESOURCE_NOT_FOUND,
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -49,7 +51,6 @@ _WRONG = frozenset(
         ErrorCode.INVALID_GROUP_ID,
         ErrorCode.INVALID_PARTITIONS,
         ErrorCode.INVALID_REQUEST,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.OFFSET_OUT_OF_RANGE,
     }
 )

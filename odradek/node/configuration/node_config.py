@@ -315,7 +315,6 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
     )
     page_security = _page_security(rules, values, explicit, security)
     clients = _for_clients(advertised, inter_broker)
-    console = rules.judge(lambda: console_config(values, explicit, clients, security), None)
     rules.judge_all((*broken_relations(values), *unsupported(explicit, values)))
     authorizer = rules.judge(lambda: authorizer_of(values), None)
     audit = rules.judge(
@@ -341,7 +340,7 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
         static_voters=static_voters,
         bootstrap_servers=bootstrap_servers,
         metrics=metrics_config(values, page_security),
-        console=console,
+        console=console_config(values, explicit, clients, security),
         disk_hung_seconds=_seconds(values, DISK_HUNG),
         disk_write_wait_seconds=_seconds(values, DISK_WRITE_WAIT),
         disk_full_seconds=_seconds(values, DISK_FULL),

@@ -15,7 +15,9 @@ from odradek.console.settings import ConsoleSettings
 from tests.console.application.console_here import Console, console_for
 from tests.node_process import RunningNode
 
-EXAMPLES = 30
+EXAMPLES = 20
+RULES_BETWEEN_WORDS = ("/api/download", "/api/access/check")
+"""Addresses with rules between two words, which a description cannot express: an offset needs a partition."""
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +50,11 @@ def test_the_api_keeps_to_its_description(description: BaseSchema, mode: Generat
         @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), database=None)
         @given(case=operation.as_strategy(generation_mode=mode))
         def check(case: Case) -> None:
-            # No description says which patterns of RE2 can be read.
-            is_loose = "filter" in (case.query or {}) or case.operation.path == "/api/download"
-            loose = [positive_data_acceptance] if is_loose else []
+            skipped = [positive_data_acceptance] if case.operation.path in RULES_BETWEEN_WORDS else []
             response = case.call()
             # A word that is too long may also be too long for a head, which is a right answer.
             if response.status_code != 431:
-                case.validate_response(response, excluded_checks=loose)
+                case.validate_response(response, excluded_checks=skipped)
 
         check()
         seen += 1
