@@ -29,9 +29,9 @@ _ERRORS = {
     "403": "the user lacks a right, or the request comes from another site",
     "404": "there is no such thing",
     "405": "the method does not fit the address",
-    "421": "the console is not known by this name",
     "408": "the request did not arrive in time",
     "413": "the body is too long",
+    "421": "the console is not known by this name",
     "429": "too many attempts, or a quota of the cluster",
     "431": "the head of the request is too long",
     "500": "a bug of the console",
@@ -164,13 +164,20 @@ def _operation(route: Route, shapes: _Shapes) -> Document:
     }
 
 
-def _failures() -> Document:
-    return {status: _failure(text) for status, text in _ERRORS.items()}
+def _failures() -> Mapping[str, Document]:
+    failures: dict[str, Document] = {status: _failure(text) for status, text in _ERRORS.items()}
+    # An address that is no address, or too long, is refused before anybody looks for a view.
+    text: Document = {"text/plain": {"schema": {"type": "string"}}}
+    failures["400"] = {**failures["400"], "content": {**_ERROR_CONTENT, **text}}
+    failures["431"] = {**failures["431"], "content": text}
+    return failures
+
+
+_ERROR_CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 
 
 def _failure(text: str) -> Document:
-    schema = {"$ref": "#/components/schemas/Error"}
-    return {"description": text, "content": {"application/json": {"schema": schema}}}
+    return {"description": text, "content": _ERROR_CONTENT}
 
 
 def _parameters(route: Route) -> list[Document]:
@@ -204,7 +211,7 @@ def _word_schema(kind: object, about: FieldAbout) -> Document:
     if about.choices:
         return {"type": "string", "enum": list(about.choices)}
     longest = TEXT_MAX if about.maximum is None else about.maximum
-    return {"type": "string", "maxLength": longest, "pattern": _NO_CONTROLS}
+    return {"type": "string", "maxLength": longest, "pattern": about.pattern or _NO_CONTROLS}
 
 
 def _events() -> Document:

@@ -20,12 +20,25 @@ from odradek.wire.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from odradek.client.shells.blocking import Client
 
-__all__ = ["Start", "find_spans", "parse_places", "parse_start", "places_text"]
+__all__ = [
+    "PLACES_PATTERN",
+    "START_PATTERN",
+    "Start",
+    "find_spans",
+    "parse_places",
+    "parse_start",
+    "places_text",
+]
 
 ASK_SECONDS_MAX = 10.0
 PLACES_MAX = 1000
 """The most partitions whose places an address may name."""
 _INT64_MAX = (1 << 63) - 1
+PLACES_PATTERN = "[0-9]{1,9}:[0-9]{1,18}(,[0-9]{1,9}:[0-9]{1,18})*"
+START_PATTERN = (
+    f"^(earliest|latest|(offset|time):[0-9]{{1,18}}|newest:([1-9][0-9]{{0,2}}|1000)|at:({PLACES_PATTERN})?)$"
+)
+"""The pattern of the word `from`, for fields of queries."""
 _KINDS = "earliest, latest, offset:N, time:MS, newest:N, at:PARTITION:OFFSET,..."
 
 

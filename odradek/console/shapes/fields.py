@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-__all__ = ["FieldAbout", "about", "about_of", "public_name"]
+__all__ = ["TOPIC_NAME", "FieldAbout", "about", "about_of", "public_name"]
 
 _KEY = "console"
+TOPIC_NAME = r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$"
+"""The pattern of the name of a topic, for fields of queries."""
 
 
 @attrs.frozen
@@ -27,13 +29,20 @@ class FieldAbout:
     maximum: int | None = None
     """The greatest number, or the greatest number of characters of a text."""
     choices: Sequence[str] = ()
+    pattern: str | None = None
+    """A regular expression of ECMA-262 and Python, from `^` to `$`, which a text matches."""
 
 
 def about(
-    text: str, *, minimum: int | None = None, maximum: int | None = None, choices: Sequence[str] = ()
+    text: str,
+    *,
+    minimum: int | None = None,
+    maximum: int | None = None,
+    choices: Sequence[str] = (),
+    pattern: str | None = None,
 ) -> Mapping[str, FieldAbout]:
     """Make the metadata of a field. `maximum` limits a number, or the number of characters of a text."""
-    return {_KEY: FieldAbout(text, minimum, maximum, choices)}
+    return {_KEY: FieldAbout(text, minimum, maximum, choices, pattern)}
 
 
 def about_of(metadata: Mapping[object, object]) -> FieldAbout:

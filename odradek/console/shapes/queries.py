@@ -77,6 +77,9 @@ def _value(name: str, text: str, kind: object, about: FieldAbout) -> str | int |
         raise _refused(name, f"it is longer than {most} characters")
     if about.choices and text not in about.choices:
         raise _refused(name, f"it is one of {', '.join(about.choices)}")
+    # Python's `$` also matches before a line break at the end.
+    if about.pattern is not None and not re.fullmatch(about.pattern[1:-1], text):
+        raise _refused(name, f"it is {about.text}")
     return text
 
 

@@ -14,10 +14,9 @@ from odradek.client.errors import ClientError
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.fields import about
 from odradek.console.shapes.pages import PAGE, page_of
-from odradek.console.shapes.view_errors import ViewError
 from odradek.security.acls.acl_requests import AclFilter
 from odradek.security.acls.authorizer import Judgement, Reason, parse_principals
-from odradek.security.acls.rules import CLUSTER_NAME, Acl, check_supported, operation_named
+from odradek.security.acls.rules import CLUSTER_NAME, Acl, Operation, check_supported, operation_named
 from odradek.security.acls.rules import ResourceType as AclResource
 from odradek.wire.errors import ErrorCode, KafkaError
 
@@ -28,7 +27,8 @@ T = TypeVar("T")
 ROWS_PER_PAGE = 500
 _SECONDS = 3.0
 _KEYS = ("authorizer.class.name", "super.users", "allow.everyone.if.no.acl.found")
-_TYPES = ("topic", "group", "transactional-id", "delegation-token", "user", "cluster")
+_RESOURCE = r"^(cluster|(topic|group|transactional-id|delegation-token|user):[^\u0000-\u001f\u007f]+)$"
+_OPERATIONS = tuple(each.name.lower().replace("_", "-") for each in Operation if each > Operation.ANY)
 
 
 @attrs.frozen(kw_only=True)
@@ -127,7 +127,9 @@ def access(session: Session, query: AccessQuery) -> Access:
     quotas = _asked("quotas", errors, lambda: _quotas(session, wanted))
     return Access(
         has_authorizer=None if settings is None else settings.has_authorizer,
-        super_users=None if settings is None else sorted(settings.super_users),
+        super_users=None
+        if settings is None or settings.super_users is None
+        else sorted(settings.super_users),
         allow_everyone=None if settings is None else settings.allow_everyone,
         total=None if acls is None else page.total,
         page=page.page,
@@ -187,9 +189,11 @@ def _quotas(session: Session, wanted: str) -> list[QuotaRow]:
 
 @attrs.frozen
 class _Settings:
+    """The keys of the authorizer. Kafka hides all but the first from everybody: then they are None."""
+
     has_authorizer: bool
-    super_users: frozenset[str]
-    allow_everyone: bool
+    super_users: frozenset[str] | None = None
+    allow_everyone: bool | None = None
 
 
 def _settings(session: Session) -> _Settings | None:
@@ -201,30 +205,37 @@ def _settings(session: Session) -> _Settings | None:
     except (KafkaError, ClientError):
         return None
     for each in described:
-        values = {entry.name: entry.value or "" for entry in each.entries}
+        values = {entry.name: entry.value for entry in each.entries if entry.value is not None}
         if each.error is None and "authorizer.class.name" in values:
-            try:
-                super_users = parse_principals(values.get("super.users", ""))
-            except ValueError:
-                super_users = frozenset()
+            everyone = values.get("allow.everyone.if.no.acl.found")
             return _Settings(
                 bool(values["authorizer.class.name"]),
-                super_users,
-                values.get("allow.everyone.if.no.acl.found", "").lower() == "true",
+                _principals(values.get("super.users")),
+                None if everyone is None else everyone.lower() == "true",
             )
     return None
+
+
+def _principals(text: str | None) -> frozenset[str] | None:
+    try:
+        return None if text is None else parse_principals(text)
+    except ValueError:
+        return None
 
 
 @attrs.frozen(kw_only=True)
 class CheckQuery:
     """A question: may a principal do something?"""
 
-    principal: str = attrs.field(metadata=about("the user, or TYPE:NAME", maximum=1024))
-    operation: str = attrs.field(metadata=about("read, write, describe, alter-configs, ...", maximum=64))
+    principal: str = attrs.field(
+        metadata=about("the user, or TYPE:NAME", maximum=1024, pattern=r"^[^\u0000-\u001f\u007f]+$")
+    )
+    operation: str = attrs.field(metadata=about("the operation", choices=_OPERATIONS))
     resource: str = attrs.field(
         metadata=about(
             "TYPE:NAME with topic, group, transactional-id, delegation-token or user; or cluster",
             maximum=1024,
+            pattern=_RESOURCE,
         )
     )
     host: str = attrs.field(default="*", metadata=about("the client's address", maximum=64))
@@ -244,19 +255,15 @@ class Check:
 
 def access_check(session: Session, query: CheckQuery) -> Check:
     """Say whether a principal may do something, and which rule decides."""
-    kind_text, colon, name = query.resource.partition(":")
-    if kind_text not in _TYPES or (kind_text != "cluster" and not (colon and name)):
-        raise ViewError(400, "INVALID_QUERY", f"the resource is TYPE:NAME with one of {', '.join(_TYPES)}")
+    kind_text, _, name = query.resource.partition(":")
     kind = AclResource[kind_text.upper().replace("-", "_")]
     if kind is AclResource.CLUSTER:
         name = CLUSTER_NAME
+    operation = operation_named(query.operation)
     try:
-        operation = operation_named(query.operation)
         check_supported(kind, operation)
     except ValueError as error:
-        raise ViewError(400, "INVALID_QUERY", f"the operation {error}") from None
-    if not query.principal:
-        raise ViewError(400, "INVALID_QUERY", "the principal is empty")
+        return Check(allowed=False, why=str(error), rule=None, is_certain=True)
     settings = session.cache.value("authorizer", 30.0, lambda: _settings(session))
     if settings is not None and not settings.has_authorizer:
         return Check(
@@ -266,12 +273,17 @@ def access_check(session: Session, query: CheckQuery) -> Check:
             is_certain=True,
         )
     principal = principal_of(query.principal)
-    known = settings or _Settings(True, frozenset(), False)
-    authorizer = authorizer_of(session.asker, known.super_users, known.allow_everyone)
+    known = settings or _Settings(True)
+    authorizer = authorizer_of(session.asker, known.super_users or frozenset(), known.allow_everyone or False)
     judged = authorizer.judge(principal, query.host, int(operation), int(kind), name)
     rule = None if judged.rule is None else Rule(**acl_document(judged.rule))
+    is_known = known.super_users is not None and known.allow_everyone is not None
+    # Keys that are not known can only allow more.
     return Check(
-        allowed=judged.is_allowed, why=_why(principal, judged), rule=rule, is_certain=settings is not None
+        allowed=judged.is_allowed,
+        why=_why(principal, judged),
+        rule=rule,
+        is_certain=is_known or judged.is_allowed,
     )
 
 

@@ -12,7 +12,7 @@ from odradek.client.admin import GroupDescription, GroupListing, GroupMember, Of
 from odradek.client.errors import ClientError
 from odradek.console.sessions.lag_history import Measured
 from odradek.console.sessions.session import Session
-from odradek.console.shapes.fields import about
+from odradek.console.shapes.fields import TOPIC_NAME, about
 from odradek.console.shapes.pages import PAGE, page_of
 from odradek.wire.errors import KafkaError
 from odradek.wire.topic_partition import TopicPartition
@@ -387,7 +387,7 @@ def _offset_row(
 class TopicGroupsQuery:
     """A topic."""
 
-    name: str = attrs.field(metadata=about("the topic", maximum=249))
+    name: str = attrs.field(metadata=about("the name of a topic", pattern=TOPIC_NAME))
 
 
 @attrs.frozen(kw_only=True)

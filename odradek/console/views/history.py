@@ -9,7 +9,7 @@ import attrs
 from odradek.client.errors import ClientError
 from odradek.console.sessions.history import Told
 from odradek.console.sessions.session import Session
-from odradek.console.shapes.fields import about
+from odradek.console.shapes.fields import TOPIC_NAME, about
 from odradek.console.shapes.pages import PAGE, page_of
 from odradek.console.shapes.view_errors import ViewError
 from odradek.operations.cluster_events import Event
@@ -27,7 +27,10 @@ _SECONDS = 1.0
 class HistoryQuery:
     """Which changes to list."""
 
-    topic: str | None = attrs.field(default=None, metadata=about("only changes of this topic", maximum=249))
+    topic: str | None = attrs.field(
+        default=None,
+        metadata=about("the name of a topic, whose changes alone are listed", pattern=TOPIC_NAME),
+    )
     broker: int | None = attrs.field(default=None, metadata=about("only changes of this broker", minimum=0))
     kind: str | None = attrs.field(
         default=None,
@@ -100,6 +103,13 @@ def history(session: Session, query: HistoryQuery) -> HistoryPage:
 def _read(session: Session) -> Told:
     try:
         return session.history.read()
+    except KafkaError as error:
+        if error.code is not ErrorCode.INVALID_REQUEST:
+            raise
+        # Apache Kafka's controllers answer other replicas alone.
+        raise ViewError(
+            501, "UNSUPPORTED_VERSION", "the controllers of this cluster show their metadata log to no client"
+        ) from error
     except ClientError as error:
         raise ViewError(
             502,

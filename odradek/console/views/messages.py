@@ -16,9 +16,16 @@ from odradek.console.reading.newest import NewestSearch
 from odradek.console.reading.record_filters import PATTERN_CHARACTERS_MAX, RecordFilter, record_filter
 from odradek.console.reading.scan import Progress, Scan, Span
 from odradek.console.reading.shown_records import ShownRecord, show
-from odradek.console.reading.start_positions import find_spans, parse_places, parse_start, places_text
+from odradek.console.reading.start_positions import (
+    PLACES_PATTERN,
+    START_PATTERN,
+    find_spans,
+    parse_places,
+    parse_start,
+    places_text,
+)
 from odradek.console.sessions.session import Session
-from odradek.console.shapes.fields import about
+from odradek.console.shapes.fields import TOPIC_NAME, about
 from odradek.console.shapes.view_errors import ViewError
 from odradek.console.streams.thread_stream import ByteStream, EventStream
 
@@ -41,15 +48,14 @@ TAIL_SECONDS_MAX = 600.0
 _PROGRESS_SECONDS = 0.5
 _FORMATS = about("the format of the keys", choices=FORMATS)
 _PARTITION_MAX = (1 << 31) - 1
-_NAME_MAX = 249
-"""The most characters of the name of a topic."""
+_HEADER = r"^[^=\u0000-\u001f\u007f]*=[^\u0000-\u001f\u007f]*$"
 
 
 @attrs.frozen(kw_only=True)
 class MessagesQuery:
     """What to read."""
 
-    topic: str = attrs.field(metadata=about("the topic", maximum=_NAME_MAX))
+    topic: str = attrs.field(metadata=about("the name of a topic", pattern=TOPIC_NAME))
     partition: int | None = attrs.field(
         default=None,
         metadata=about("the partition; without it, all of them", minimum=0, maximum=_PARTITION_MAX),
@@ -59,12 +65,15 @@ class MessagesQuery:
         metadata=about(
             "where to begin: earliest, latest, offset:N, time:MS, newest:N, or at:PARTITION:OFFSET,...",
             maximum=12_000,
+            pattern=START_PATTERN,
         ),
     )
     before: str = attrs.field(
         default="",
         metadata=about(
-            "where to end, as PARTITION:OFFSET,...; the `next` of an older search", maximum=12_000
+            "where to end, as PARTITION:OFFSET,...; the `next` of an older search",
+            maximum=12_000,
+            pattern=f"^({PLACES_PATTERN})?$",
         ),
     )
     filter_: str = attrs.field(
@@ -74,7 +83,7 @@ class MessagesQuery:
         ),
     )
     key: str | None = attrs.field(default=None, metadata=about("the exact key"))
-    header: str | None = attrs.field(default=None, metadata=about("a header as name=value"))
+    header: str | None = attrs.field(default=None, metadata=about("a header as name=value", pattern=_HEADER))
     key_format: str = attrs.field(default="auto", metadata=_FORMATS)
     value_format: str = attrs.field(
         default="auto", metadata=about("the format of the values", choices=FORMATS)
@@ -237,7 +246,7 @@ def _filter_of(session: Session, query: MessagesQuery | DownloadQuery) -> Record
 class MessageQuery:
     """The place of a record."""
 
-    topic: str = attrs.field(metadata=about("the topic", maximum=_NAME_MAX))
+    topic: str = attrs.field(metadata=about("the name of a topic", pattern=TOPIC_NAME))
     partition: int = attrs.field(metadata=about("the partition", minimum=0, maximum=_PARTITION_MAX))
     offset: int = attrs.field(metadata=about("the offset", minimum=0))
     key_format: str = attrs.field(default="auto", metadata=_FORMATS)
@@ -277,7 +286,7 @@ def _one(session: Session, topic: str, partition: int, offset: int) -> Found:
 class DownloadQuery:
     """What to download: a part of one record, or the records of a search."""
 
-    topic: str = attrs.field(metadata=about("the topic", maximum=_NAME_MAX))
+    topic: str = attrs.field(metadata=about("the name of a topic", pattern=TOPIC_NAME))
     partition: int | None = attrs.field(
         default=None, metadata=about("the partition", minimum=0, maximum=_PARTITION_MAX)
     )
@@ -290,13 +299,14 @@ class DownloadQuery:
         ),
     )
     from_: str = attrs.field(
-        default="earliest", metadata=about("where to begin, without an offset", maximum=12_000)
+        default="earliest",
+        metadata=about("where to begin, without an offset", maximum=12_000, pattern=START_PATTERN),
     )
     filter_: str = attrs.field(
         default="", metadata=about("a regular expression (RE2)", maximum=PATTERN_CHARACTERS_MAX)
     )
     key: str | None = attrs.field(default=None, metadata=about("the exact key"))
-    header: str | None = attrs.field(default=None, metadata=about("a header as name=value"))
+    header: str | None = attrs.field(default=None, metadata=about("a header as name=value", pattern=_HEADER))
     limit: int = attrs.field(default=10_000, metadata=about("the most records", minimum=1, maximum=1_000_000))
 
 

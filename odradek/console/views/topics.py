@@ -11,7 +11,7 @@ from odradek.client.core.known_cluster import NO_TOPIC_ID, Partition, Topic
 from odradek.client.errors import ClientError, UnsupportedByBroker
 from odradek.console.sessions.session import Session
 from odradek.console.sessions.topic_facts import TopicFacts, topic_facts
-from odradek.console.shapes.fields import about
+from odradek.console.shapes.fields import TOPIC_NAME, about
 from odradek.console.shapes.pages import PAGE, page_of
 from odradek.console.shapes.view_errors import ViewError
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -33,7 +33,6 @@ __all__ = [
 ROWS_PER_PAGE = 100
 PARTITIONS_PER_PAGE = 200
 _CONFIG_SECONDS = 5.0
-_NAME_MAX = 249
 _SORTS = ("name", "partitions", "bytes", "records_per_second", "under_replicated", "replication_factor")
 _STATES = ("", "offline", "under_replicated", "under_min_isr", "moving")
 
@@ -180,7 +179,7 @@ def _policies(session: Session, names: Sequence[str]) -> dict[str, str | None]:
 class TopicQuery:
     """A topic, and the page of its partitions."""
 
-    name: str = attrs.field(metadata=about("the name", maximum=_NAME_MAX))
+    name: str = attrs.field(metadata=about("the name of a topic", pattern=TOPIC_NAME))
     page: int = attrs.field(default=1, metadata=PAGE)
 
 
@@ -354,7 +353,7 @@ def _above_mean(loads: dict[int, float]) -> float | None:
 class ConfigsQuery:
     """A topic."""
 
-    name: str = attrs.field(metadata=about("the name", maximum=_NAME_MAX))
+    name: str = attrs.field(metadata=about("the name of a topic", pattern=TOPIC_NAME))
 
 
 @attrs.frozen(kw_only=True)
