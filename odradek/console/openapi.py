@@ -29,8 +29,11 @@ _ERRORS = {
     "403": "the user lacks a right, or the request comes from another site",
     "404": "there is no such thing",
     "405": "the method does not fit the address",
+    "408": "the request did not arrive in time",
+    "413": "the body is too long",
     "421": "the console is not known by this name",
     "429": "too many attempts, or a quota of the cluster",
+    "431": "the head of the request is too long",
     "500": "a bug of the console",
     "501": "the cluster lacks this function",
     "502": "no broker could be reached, or it refused for a reason without a status of its own",
@@ -161,13 +164,12 @@ def _operation(route: Route, shapes: _Shapes) -> Document:
     }
 
 
-def _failures() -> Document:
-    failures = {status: _failure(text) for status, text in _ERRORS.items()}
-    # An address that is no address is refused before anybody looks for a view.
-    failures["400"] = {
-        **failures["400"],
-        "content": {**_ERROR_CONTENT, "text/plain": {"schema": {"type": "string"}}},
-    }
+def _failures() -> Mapping[str, Document]:
+    failures: dict[str, Document] = {status: _failure(text) for status, text in _ERRORS.items()}
+    # An address that is no address, or too long, is refused before anybody looks for a view.
+    text: Document = {"text/plain": {"schema": {"type": "string"}}}
+    failures["400"] = {**failures["400"], "content": {**_ERROR_CONTENT, **text}}
+    failures["431"] = {**failures["431"], "content": text}
     return failures
 
 

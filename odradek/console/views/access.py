@@ -127,7 +127,9 @@ def access(session: Session, query: AccessQuery) -> Access:
     quotas = _asked("quotas", errors, lambda: _quotas(session, wanted))
     return Access(
         has_authorizer=None if settings is None else settings.has_authorizer,
-        super_users=None if settings is None else sorted(settings.super_users),
+        super_users=None
+        if settings is None or settings.super_users is None
+        else sorted(settings.super_users),
         allow_everyone=None if settings is None else settings.allow_everyone,
         total=None if acls is None else page.total,
         page=page.page,
@@ -187,9 +189,11 @@ def _quotas(session: Session, wanted: str) -> list[QuotaRow]:
 
 @attrs.frozen
 class _Settings:
+    """The keys of the authorizer. Kafka hides all but the first from everybody: then they are None."""
+
     has_authorizer: bool
-    super_users: frozenset[str]
-    allow_everyone: bool
+    super_users: frozenset[str] | None = None
+    allow_everyone: bool | None = None
 
 
 def _settings(session: Session) -> _Settings | None:
@@ -201,18 +205,22 @@ def _settings(session: Session) -> _Settings | None:
     except (KafkaError, ClientError):
         return None
     for each in described:
-        values = {entry.name: entry.value or "" for entry in each.entries}
+        values = {entry.name: entry.value for entry in each.entries if entry.value is not None}
         if each.error is None and "authorizer.class.name" in values:
-            try:
-                super_users = parse_principals(values.get("super.users", ""))
-            except ValueError:
-                super_users = frozenset()
+            everyone = values.get("allow.everyone.if.no.acl.found")
             return _Settings(
                 bool(values["authorizer.class.name"]),
-                super_users,
-                values.get("allow.everyone.if.no.acl.found", "").lower() == "true",
+                _principals(values.get("super.users")),
+                None if everyone is None else everyone.lower() == "true",
             )
     return None
+
+
+def _principals(text: str | None) -> frozenset[str] | None:
+    try:
+        return None if text is None else parse_principals(text)
+    except ValueError:
+        return None
 
 
 @attrs.frozen(kw_only=True)
@@ -265,12 +273,17 @@ def access_check(session: Session, query: CheckQuery) -> Check:
             is_certain=True,
         )
     principal = principal_of(query.principal)
-    known = settings or _Settings(True, frozenset(), False)
-    authorizer = authorizer_of(session.asker, known.super_users, known.allow_everyone)
+    known = settings or _Settings(True)
+    authorizer = authorizer_of(session.asker, known.super_users or frozenset(), known.allow_everyone or False)
     judged = authorizer.judge(principal, query.host, int(operation), int(kind), name)
     rule = None if judged.rule is None else Rule(**acl_document(judged.rule))
+    is_known = known.super_users is not None and known.allow_everyone is not None
+    # Keys that are not known can only allow more.
     return Check(
-        allowed=judged.is_allowed, why=_why(principal, judged), rule=rule, is_certain=settings is not None
+        allowed=judged.is_allowed,
+        why=_why(principal, judged),
+        rule=rule,
+        is_certain=is_known or judged.is_allowed,
     )
 
 

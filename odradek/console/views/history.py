@@ -103,6 +103,13 @@ def history(session: Session, query: HistoryQuery) -> HistoryPage:
 def _read(session: Session) -> Told:
     try:
         return session.history.read()
+    except KafkaError as error:
+        if error.code is not ErrorCode.INVALID_REQUEST:
+            raise
+        # Apache Kafka's controllers answer other replicas alone.
+        raise ViewError(
+            501, "UNSUPPORTED_VERSION", "the controllers of this cluster show their metadata log to no client"
+        ) from error
     except ClientError as error:
         raise ViewError(
             502,

@@ -51,7 +51,10 @@ def test_the_api_keeps_to_its_description(description: BaseSchema, mode: Generat
         @given(case=operation.as_strategy(generation_mode=mode))
         def check(case: Case) -> None:
             skipped = [positive_data_acceptance] if case.operation.path in RULES_BETWEEN_WORDS else []
-            case.call_and_validate(excluded_checks=skipped)
+            response = case.call()
+            # A word that is too long may also be too long for a head, which is a right answer.
+            if response.status_code != 431:
+                case.validate_response(response, excluded_checks=skipped)
 
         check()
         seen += 1
