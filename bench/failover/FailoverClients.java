@@ -22,12 +22,12 @@ public class FailoverClients {
     System.out.println(kind + " " + System.nanoTime() + " " + value);
   }
 
-  private static void produce(String bootstrap, TopicPartition place) {
+  private static void produce(String bootstrap, TopicPartition place, String prefix) {
     Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap);
     try (var producer =
         new KafkaProducer<String, String>(settings, new StringSerializer(), new StringSerializer())) {
       for (int number = 0; !ENDS.get(); number++) {
-        String value = "counted " + number;
+        String value = prefix + number;
         producer.send(
             new ProducerRecord<>(place.topic(), place.partition(), null, value),
             (metadata, error) -> {
@@ -59,7 +59,7 @@ public class FailoverClients {
   public static void main(String[] arguments) throws Exception {
     String bootstrap = arguments[0];
     var place = new TopicPartition(arguments[1], Integer.parseInt(arguments[2]));
-    var producing = new Thread(() -> produce(bootstrap, place));
+    var producing = new Thread(() -> produce(bootstrap, place, arguments[3]));
     var consuming = new Thread(() -> consume(bootstrap, place));
     producing.start();
     consuming.start();

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 
 from bench.failover.silence import longest_gap
 from bench.failover.subjects import IDS_TOPIC, OFFSETS_TOPIC, key_of_shard
-from bench.failover.watches import POLL_SECONDS, PREFIX, PRODUCE_PAUSE_SECONDS, Watch, read_once
+from bench.failover.watches import POLL_SECONDS, PRODUCE_PAUSE_SECONDS, Watch
 
 if TYPE_CHECKING:
     from bench.failover.bench import Bench
@@ -71,7 +71,7 @@ class Group(Watch):
         number = 0
         while not self.ends.is_set():
             for partition in range(MEMBERS):
-                producer.produce(self._topic, PREFIX + b"%d" % number, partition=partition, on_delivery=delivered)  # fmt: skip
+                producer.produce(self._topic, self.prefix + b"%d" % number, partition=partition, on_delivery=delivered)  # fmt: skip
                 number += 1
             producer.poll(2 * PRODUCE_PAUSE_SECONDS)
         producer.flush(FLUSH_SECONDS_MAX)
@@ -94,7 +94,7 @@ class Group(Watch):
         consumer.close()
 
     def check(self) -> None:
-        read_once(self.bootstrap, self._topic, range(MEMBERS), self._delivered)
+        self.read_once(self._topic, range(MEMBERS), self._delivered)
 
 
 class Transactions(Watch):
@@ -117,7 +117,7 @@ class Transactions(Watch):
         topic, partition = self.place
         number = 0
         while not self.ends.is_set():
-            values = [PREFIX + b"%d" % each for each in range(number, number + IN_TRANSACTION)]
+            values = [self.prefix + b"%d" % each for each in range(number, number + IN_TRANSACTION)]
             number += IN_TRANSACTION
             try:
                 producer.begin_transaction()
@@ -134,4 +134,4 @@ class Transactions(Watch):
             self._committed += values
 
     def check(self) -> None:
-        read_once(self.bootstrap, self.place[0], [self.place[1]], self._committed)
+        self.read_once(self.place[0], [self.place[1]], self._committed)

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar
 
-from bench.failover.watches import Watch, read_once
+from bench.failover.watches import Watch
 from testkit.kafka_server import SHORT_LIVED, ensure_jars, java_command
 from testkit.processes import command_prefix
 
@@ -32,7 +32,7 @@ class Java(Watch):
         topic, partition = self.place
         words = [java_command(), *SHORT_LIVED, "-cp", f"{ensure_jars()}/*", str(SOURCE)]
         self._process = subprocess.Popen(
-            [*command_prefix(), *words, self.bootstrap, topic, str(partition)],
+            [*command_prefix(), *words, self.bootstrap, topic, str(partition), self.prefix.decode()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -60,4 +60,4 @@ class Java(Watch):
             super().__exit__()
 
     def check(self) -> None:
-        read_once(self.bootstrap, self.place[0], [self.place[1]], self._delivered)
+        self.read_once(self.place[0], [self.place[1]], self._delivered)

@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import confluent_kafka
@@ -20,12 +20,11 @@ from bench.failover.silence import longest_gap
 if TYPE_CHECKING:
     from bench.failover.bench import Bench
 
-__all__ = ["POLL_SECONDS", "PREFIX", "PRODUCE_PAUSE_SECONDS", "Doubled", "Librdkafka", "Watch", "read_once"]
+__all__ = ["POLL_SECONDS", "PRODUCE_PAUSE_SECONDS", "Doubled", "Librdkafka", "Watch"]
 
 PRODUCE_PAUSE_SECONDS = 0.005
 POLL_SECONDS = 0.1
 READ_SECONDS_MAX = 60.0
-PREFIX = b"counted "
 
 
 class Doubled(Exception):
@@ -41,6 +40,8 @@ class Watch(ABC):
     def __init__(self, bench: Bench, victim: int) -> None:
         """Work at the place of `bench`, whose leader is `victim`."""
         self.bootstrap, self.place = bench.cluster.bootstrap, bench.place
+        self.prefix = f"{type(self).__name__} ".encode()
+        """How the value of each record of this kind of clients begins."""
         self.ends = threading.Event()
         self.times: dict[str, list[float]] = {part: [] for part in self.parts}
         """When each part has got something done, in monotonic seconds."""
@@ -69,6 +70,20 @@ class Watch(ABC):
     def check(self) -> None:
         """Check that each acknowledged record is there once. Raises `Doubled`."""
 
+    def read_once(self, topic: str, partitions: Iterable[int], expected: Collection[bytes]) -> None:
+        """Read committed records of these partitions. Raises `Doubled` unless each expected value is there, and none
+        that begins with `prefix` is there twice.
+        """
+        found = Counter(
+            each for each in _values(self.bootstrap, topic, partitions) if each.startswith(self.prefix)
+        )
+        missing = [each for each in expected if not found[each]]
+        twice = [each for each, times in found.items() if times > 1]
+        if missing or twice:
+            raise Doubled(
+                f"{topic}: {len(missing)} acknowledged records are missing, {len(twice)} are doubled"
+            )
+
 
 class Librdkafka(Watch):
     """A producer and a consumer on one partition. The consumer reads what anybody writes."""
@@ -94,7 +109,7 @@ class Librdkafka(Watch):
 
         number = 0
         while not self.ends.is_set():
-            producer.produce(topic, PREFIX + b"%d" % number, partition=partition, on_delivery=delivered)
+            producer.produce(topic, self.prefix + b"%d" % number, partition=partition, on_delivery=delivered)
             number += 1
             producer.poll(PRODUCE_PAUSE_SECONDS)
         producer.flush(READ_SECONDS_MAX)
@@ -109,19 +124,15 @@ class Librdkafka(Watch):
         consumer.close()
 
     def check(self) -> None:
-        read_once(self.bootstrap, self.place[0], [self.place[1]], self._delivered)
+        self.read_once(self.place[0], [self.place[1]], self._delivered)
 
 
 def _reader(bootstrap: str) -> confluent_kafka.Consumer:
     return confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "log_level": 0})
 
 
-def read_once(bootstrap: str, topic: str, partitions: Iterable[int], expected: Collection[bytes]) -> None:
-    """Read committed records of these partitions. Raises `Doubled` unless each expected value is there, and none that
-    begins with `PREFIX` is there twice.
-    """
+def _values(bootstrap: str, topic: str, partitions: Iterable[int]) -> Iterator[bytes]:
     consumer = _reader(bootstrap)
-    found: Counter[bytes] = Counter()
     until = time.monotonic() + READ_SECONDS_MAX
     for place in (TopicPartition(topic, each, OFFSET_BEGINNING) for each in partitions):
         _, end = consumer.get_watermark_offsets(place, timeout=READ_SECONDS_MAX)
@@ -130,13 +141,7 @@ def read_once(bootstrap: str, topic: str, partitions: Iterable[int], expected: C
             message = consumer.poll(POLL_SECONDS)
             if time.monotonic() > until:
                 raise Doubled(f"{topic}-{place.partition} cannot be read up to offset {end}")
-            if message is None or message.error() is not None:
-                continue
-            value = message.value()
-            if isinstance(value, bytes) and value.startswith(PREFIX):
-                found[value] += 1
+            value = None if message is None or message.error() is not None else message.value()
+            if isinstance(value, bytes):
+                yield value
     consumer.close()
-    missing = [each for each in expected if not found[each]]
-    twice = [each for each, times in found.items() if times > 1]
-    if missing or twice:
-        raise Doubled(f"{topic}: {len(missing)} acknowledged records are missing, {len(twice)} are doubled")
