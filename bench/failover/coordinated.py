@@ -8,10 +8,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, ClassVar
 
 import confluent_kafka
-from confluent_kafka import KafkaException
+from confluent_kafka import ElectionType, KafkaException, TopicPartition
 
 from bench.failover.silence import longest_gap
-from bench.failover.subjects import IDS_TOPIC, OFFSETS_TOPIC, key_of_shard
+from bench.failover.subjects import IDS_TOPIC, OFFSETS_TOPIC, SHARDS, key_of_shard
 from bench.failover.watches import POLL_SECONDS, PRODUCE_PAUSE_SECONDS, Watch
 
 if TYPE_CHECKING:
@@ -22,15 +22,20 @@ __all__ = ["Group", "Transactions"]
 MEMBERS = 10
 FLUSH_SECONDS_MAX = 60.0
 IN_TRANSACTION = 3
+ADMIN_SECONDS = 60.0
+PAUSE_SECONDS = 0.1
 
 
 def _led_shard(bench: Bench, topic: str, leader: int) -> int:
-    """Return a partition of a coordinators' topic that this broker leads."""
+    """Return a partition of a coordinators' topic that this broker leads. Let preferred leaders lead, if need be."""
     bench.create_coordinators()
-    led = [index for index, each in bench.leaders(topic).items() if each == leader]
-    if not led:
-        raise RuntimeError(f"broker {leader} leads no partition of {topic}")
-    return led[0]
+    while True:
+        led = [index for index, each in bench.leaders(topic).items() if each == leader]
+        if led:
+            return led[0]
+        places = [TopicPartition(topic, index) for index in range(SHARDS)]
+        bench.admin().elect_leaders(ElectionType.PREFERRED, places).result(ADMIN_SECONDS)
+        time.sleep(PAUSE_SECONDS)
 
 
 class Group(Watch):

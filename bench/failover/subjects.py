@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IDS_TOPIC",
     "OFFSETS_TOPIC",
+    "SHARDS",
     "Subject",
     "key_of_shard",
     "offsets_shard",

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.data_plane.ports import BrokerHost
 from odradek.data_plane.replication.first_fetches import FirstFetches
+from odradek.data_plane.replication.following.departures import Departures
 from odradek.data_plane.replication.following.fetcher import LeaderFetcher
 from odradek.data_plane.replication.following.leader_connection import RECEIVE_BYTES, SharedByFetchers
 from odradek.data_plane.replication.hosted_topics import HostedTopics
@@ -60,6 +61,9 @@ class ReplicationHost(BrokerHost, Protocol):
 
     @property
     def controller(self) -> PeerChannel: ...
+
+    @property
+    def departures(self) -> Departures: ...
 
     @property
     def request_timeout_ms(self) -> int: ...
@@ -291,6 +295,7 @@ class Replication:
             after_round=broker.run_woken,
             throttle=self.follower_throttle,
             silence=self.silence,
+            departures=broker.departures,
             sync=broker.sync_partition,
             timers=broker.timers,
             buffer=memoryview(bytearray(RECEIVE_BYTES)),

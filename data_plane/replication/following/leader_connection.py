@@ -18,6 +18,7 @@ from odradek.named_states import reached
 from odradek.wire.framing.connection import ClientConnection, ConnectionClosed, ResponseReceived
 
 if TYPE_CHECKING:
+    from odradek.data_plane.replication.following.departures import Departures
     from odradek.data_plane.replication.peer_silence import PeerSilence
     from odradek.data_plane.replication.replication_settings import ReplicationSettings
     from odradek.data_plane.replication.throttle import ReplicationThrottle
@@ -48,6 +49,7 @@ class SharedByFetchers:
     """Called after each round, to wake requests that wait for the appended records."""
     throttle: ReplicationThrottle
     silence: PeerSilence
+    departures: Departures
     sync: Sync
     timers: Timers
     buffer: memoryview
