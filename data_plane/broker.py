@@ -31,7 +31,6 @@ from odradek.data_plane.newest_image import NewestImage
 from odradek.data_plane.ports import TransactionVerifier
 from odradek.data_plane.produce_workers import ProduceWorkers
 from odradek.data_plane.quotas.client_quotas import ClientQuotas, QuotaSettings
-from odradek.data_plane.replication.following.departures import Departures
 from odradek.data_plane.replication.hosted_topics import HostedTopics
 from odradek.data_plane.replication.leaderless_replicas import LeaderlessReplicas
 from odradek.data_plane.replication.partition import Partition
@@ -81,7 +80,6 @@ class Broker:
         self.controller, self.tasks, self.log = controller, tasks, log
         self.log_levels = log_levels if log_levels is not None else LogLevels()
         self.newest = NewestImage(MetadataImage(cluster_id=settings.cluster_id))
-        self.departures = Departures(env)
         self.hosted = hosted = HostedTopics()
         self.topics, self.topics_by_id = hosted.by_name, hosted.by_id
         self.configs = TopicConfigs(self.node_id, self.newest, settings.config_layers)
@@ -240,7 +238,7 @@ class Broker:
             hosting.apply_topic(topic, before.topics_by_id.get(topic.topic_id), numbers)
         hosting.apply_configs(configured)
         self.replication.brokers_changed(delta.changed_brokers)
-        self.departures.follow(before.brokers, image.brokers, delta.changed_brokers)
+        self.replication.departures.follow(before.brokers, image.brokers, delta.changed_brokers)
         if image.troubled_directories != before.troubled_directories:
             self.replication.troubles_changed()
         self.leaderless.follow(image, delta)

@@ -182,7 +182,7 @@ APIS: Mapping[ApiKey, Api] = {
     ApiKey.METADATA: Api(
         lambda at: (
             MetadataHandler(
-                at.broker, at.broker.controller, at.broker.own_config, at.broker.departures
+                at.broker, at.broker.controller, at.broker.own_config, at.broker.replication.departures
             ).handle
         ),
         topics.metadata_door(lambda: True),
@@ -199,7 +199,9 @@ APIS: Mapping[ApiKey, Api] = {
         decisions.of_offsets,
     ),
     ApiKey.FIND_COORDINATOR: Api(
-        lambda at: FindCoordinatorHandler(at.broker, at.broker.controller, at.broker.departures).handle,
+        lambda at: (
+            FindCoordinatorHandler(at.broker, at.broker.controller, at.broker.replication.departures).handle
+        ),
         groups.find_coordinator_door,
         decisions.of_each("coordinator_keys"),
     ),

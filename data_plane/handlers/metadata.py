@@ -4,7 +4,7 @@ metadata image.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from odradek.data_plane.handlers.administration.forwarder import sender_of
 from odradek.data_plane.handlers.availability import availability
@@ -69,8 +69,7 @@ class MetadataHandler:
 
     def handle(self, context: Context, request: MetadataRequest) -> Result:
         """Answer the request. While a leader has just gone, first wait for its successors."""
-        missed = self._departures.missed()
-        if not missed or not self._may_name(missed, request):
+        if not self._departures.misses(self._leaders(request)):
             return self._handle(context, request)
         later = context.for_later()
 
@@ -80,22 +79,18 @@ class MetadataHandler:
 
         return Suspend(answer, is_long=request.topics is None)
 
-    def _may_name(self, missed: Container[int], request: MetadataRequest) -> bool:
-        """Return whether the answer may name one of these brokers as a leader. Look only into a few small topics."""
-        image, asked_topics = self._desk.image, request.topics
-        if not asked_topics or len(asked_topics) > SCANT_UNITS:
-            return True
-        found = [
-            image.topics_by_id.get(asked.topic_id) if asked.name is None else image.topics.get(asked.name)
-            for asked in asked_topics
-        ]
-        if sum(len(topic.partitions) for topic in found if topic is not None) > SLICE_UNITS:
-            return True
-        return any(
-            partition.leader in missed
-            for topic in found
-            if topic is not None
-            for partition in topic.partitions.values()
+    def _leaders(self, request: MetadataRequest) -> set[int] | None:
+        """Return the leaders that the answer names, if it is about one small topic; otherwise None."""
+        if request.topics is None or len(request.topics) != 1:
+            return None
+        asked, image = request.topics[0], self._desk.image
+        topic = image.topics_by_id.get(asked.topic_id) if asked.name is None else image.topics.get(asked.name)
+        if topic is None:
+            return set()
+        return (
+            None
+            if len(topic.partitions) > SCANT_UNITS
+            else {each.leader for each in topic.partitions.values()}
         )
 
     def _handle(self, context: Context, request: MetadataRequest) -> Result:

@@ -63,9 +63,6 @@ class ReplicationHost(BrokerHost, Protocol):
     def controller(self) -> PeerChannel: ...
 
     @property
-    def departures(self) -> Departures: ...
-
-    @property
     def request_timeout_ms(self) -> int: ...
 
     @property
@@ -106,6 +103,7 @@ class Replication:
             log=broker.log,
         )
         self.silence = PeerSilence(broker.suspicion_ms, settings.fetch_wait_ms_max, self._awaits_fetches_of)
+        self.departures = Departures(broker.env, self._has_ended, lambda: self.fetchers.keys())
         self.first_fetches = FirstFetches()
         self._fetchers: dict[int, LeaderFetcher] = {}
         """One fetcher for each leader that this broker follows, by the leader's id."""
@@ -249,6 +247,10 @@ class Replication:
             and known.holds_online(image.directory_of(broker_id))
         )
 
+    def _has_ended(self, leader_id: int) -> bool:
+        fetcher = self._fetchers.get(leader_id)
+        return fetcher is not None and fetcher.has_ended()
+
     def forget(self, topic_id: bytes, index: int) -> None:
         """Stop following a partition that this broker no longer serves."""
         self._unfollow(TopicIdPartition(topic_id, index))
@@ -295,7 +297,7 @@ class Replication:
             after_round=broker.run_woken,
             throttle=self.follower_throttle,
             silence=self.silence,
-            departures=broker.departures,
+            departures=self.departures,
             sync=broker.sync_partition,
             timers=broker.timers,
             buffer=memoryview(bytearray(RECEIVE_BYTES)),

@@ -166,7 +166,7 @@ def test_a_topic_made_on_first_use_is_made_in_the_name_of_who_used_it() -> None:
             context = Context("PLAINTEXT", "10.0.0.7")
             context.principal, context.client_id, context.api_version = "User:alice", "her client", 9
             asked = MetadataRequest([MetadataRequestTopic(name="fresh")], allow_auto_topic_creation=True)
-            departures = Departures(cast(Env, desk))
+            departures = Departures(cast(Env, desk), lambda leader: False, list)
             handler = MetadataHandler(desk, cast(ControllerPort, controller), own, departures)
             answer = handler.handle(context, asked)
             assert isinstance(answer, MetadataResponse)

@@ -145,7 +145,7 @@ class Follower:
             after_round=lambda: None,
             throttle=SimpleNamespace(is_set=False),
             silence=PeerSilence(0, 500, lambda broker_id: False),
-            departures=Departures(cast("Any", SimpleNamespace(clock=clock))),
+            departures=Departures(cast("Any", SimpleNamespace(clock=clock)), lambda leader: False, list),
             sync=None,
             timers=None,
             buffer=memoryview(b""),

@@ -41,7 +41,7 @@ class FindCoordinatorHandler:
 
     def handle(self, context: Context, request: FindCoordinatorRequest) -> Result:
         """Answer the request. While a leader has just gone, first wait for its successors."""
-        if not self._departures.missed():
+        if not self._departures.misses(self._leaders(request)):
             return self._handle(context, request)
         later = context.for_later()
 
@@ -50,6 +50,16 @@ class FindCoordinatorHandler:
             return self._handle(later, request)
 
         return Suspend(answer)
+
+    def _leaders(self, request: FindCoordinatorRequest) -> set[int] | None:
+        """Return the leaders that the answer to one key names, or None if there are many keys."""
+        keys = request.coordinator_keys or [request.key]
+        topic = self._desk.image.topics.get(
+            OFFSETS_TOPIC if request.key_type == GROUP else TRANSACTIONS_TOPIC
+        )
+        if len(keys) > 1 or topic is None:
+            return None
+        return {topic.partitions[coordinator_partition(keys[0], len(topic.partitions))].leader}
 
     def _handle(self, context: Context, request: FindCoordinatorRequest) -> Result:
         if context.api_version >= FIND_COORDINATOR_BATCHED:

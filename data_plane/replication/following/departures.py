@@ -3,8 +3,9 @@
 A client whose leader has just died asks another broker at once who leads now. The controller notices the death within
 some 50 ms (`odradek.metadata_quorum.process_watch`). But an answer before that still names the dead leader, and the
 client may ask again only a second later. This broker has lost its own connection to that leader at the same
-moment. So for a short time it holds back answers that name the leader (`is_held`), until the metadata have
-changed.
+moment. So for a short time it holds back answers that name the leader (`misses`), until the metadata have
+changed. The client may even be quicker: its question comes before this broker has received the end of its connection. So
+the connection is looked at (`has_ended`).
 
 Then the dead broker is fenced. A fenced broker is missing in answers, as with Kafka. librdkafka drops such a broker
 together with the partitions that it still has there, even if the same answer names their new leader. It looks for lost
@@ -13,7 +14,7 @@ partitions only once a second. So a broker is mentioned a little longer than it 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from odradek.env.ports import Env, Event
 from odradek.metadata_quorum.image.metadata_image import BrokerImage
@@ -30,8 +31,15 @@ MENTIONED_SECONDS = 2.0
 class Departures:
     """The brokers that left lately, as one broker sees them. All times are monotonic seconds."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(
+        self, env: Env, has_ended: Callable[[int], bool], followed: Callable[[], Collection[int]]
+    ) -> None:
+        """`has_ended` looks whether a leader has closed the connection on which this broker fetches from it.
+        `followed` lists the leaders from which it fetches.
+        """
         self._env = env
+        self._has_ended = has_ended
+        self._followed = followed
         self._lost_at: dict[int, float] = {}
         """When the connection to each leader ended that this broker still takes for alive."""
         self._fenced_at: dict[int, float] = {}
@@ -68,13 +76,24 @@ class Departures:
 
     # -- what clients hear
 
-    def missed(self) -> Container[int]:
-        """Return the ids of the brokers whose leadership is in doubt, so that answers which name them are held back."""
-        if not self._lost_at:
-            return ()
-        since = self._env.clock.monotonic() - HELD_SECONDS_MAX
-        self._lost_at = {leader: at for leader, at in self._lost_at.items() if at > since}
-        return self._lost_at.keys()
+    def misses(self, leaders: Collection[int] | None = None) -> bool:
+        """Return whether the lead of one of these brokers is in doubt (None: of any that this broker follows). Then
+        answers that name them are held back.
+        """
+        if leaders is None:
+            leaders = self._followed()
+        if self._lost_at:
+            since = self._env.clock.monotonic() - HELD_SECONDS_MAX
+            self._lost_at = {leader: at for leader, at in self._lost_at.items() if at > since}
+        found = False
+        for leader in leaders:
+            if leader in self._lost_at:
+                found = True
+            elif self._has_ended(leader):
+                reached("broker.death_noticed_by_question")
+                self.lost(leader)
+                found = True
+        return found
 
     async def settled(self) -> None:
         """Wait until no broker is in doubt any more. The wait ends after `HELD_SECONDS_MAX` at the latest."""

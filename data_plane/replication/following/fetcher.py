@@ -224,6 +224,10 @@ class LeaderFetcher:
         self.is_running = False
         self._after_round()
 
+    def has_ended(self) -> bool:
+        """Look whether the leader has closed the connection on which it is asked."""
+        return self._connection.has_ended()
+
     async def _round(self) -> None:
         """Send one Fetch request and apply its answer. After `ConnectionLost`, `ProtocolError` or
         `KafkaError` the caller closes the connection.

@@ -66,14 +66,14 @@ def test_a_leader_that_only_lost_its_connections_is_named_again() -> None:
 
     async def script(case: Troubled) -> None:
         await acquainted(case)
-        departures = case.broker(2).departures
+        departures = case.broker(2).replication.departures
         departures.lost(1)
-        assert 1 in departures.missed()
+        assert departures.misses({1})
         began = case.world.now
         answer = await asked(case, ["t"])
         assert [part.leader_id for part in answer.topics[0].partitions] == [1]
         assert case.world.now - began < 2 * HELD_SECONDS_MAX
-        assert not departures.missed()
+        assert not departures.misses()
 
     Troubled(settings=LONG_SESSION).play(script)
 
@@ -84,12 +84,12 @@ def test_nobody_is_missed_for_long() -> None:
     async def script(case: Troubled) -> None:
         await acquainted(case)
         case.world.pause(case.member(1).name)
-        departures = case.broker(2).departures
+        departures = case.broker(2).replication.departures
         departures.lost(1)
         began = case.world.now
         await departures.settled()
         assert case.world.now - began == pytest.approx(HELD_SECONDS_MAX)
-        assert not departures.missed()
+        assert not departures.misses()
         case.world.resume(case.member(1).name)
 
     Troubled(settings=LONG_SESSION).play(script)
