@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.data_plane.replication.following.departures import HELD_SECONDS_MAX, MENTIONED_SECONDS
+from odradek.data_plane.replication.following.departures import (
+    HELD_SECONDS_MAX,
+    MENTIONED_SECONDS,
+    Departures,
+)
 from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
 from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from tests.cluster.disks.test_troubled_disks import Troubled
 from tests.cluster.failover.test_dead_processes import LONG_SESSION, acquainted
 
@@ -117,3 +123,22 @@ def test_coordinators_are_told_when_it_is_known_who_leads() -> None:
         assert found.node_id not in (first, -1)
 
     Troubled(settings=LONG_SESSION).play(script)
+
+
+def test_a_question_finds_a_connection_that_has_ended() -> None:
+    """A client asks before the broker has received the end of its own connection. Only named leaders are looked at."""
+    world, looked_at = World(1, Weather()), []
+
+    def has_ended(leader: int) -> bool:
+        looked_at.append(leader)
+        return leader == 3
+
+    departures = Departures(world.node_env("a"), has_ended, lambda: (2, 3))
+    assert not departures.misses({2})
+    assert looked_at == [2]
+    assert departures.misses()
+    assert looked_at == [2, 2, 3]
+    assert departures.misses({3})
+    assert looked_at == [2, 2, 3]
+    departures.found(3)
+    assert not departures.misses({2})
