@@ -1,4 +1,4 @@
-"""Fixtures of tests in a browser: Debian's Chromium without a window, and pages that must not complain."""
+"""Fixtures of tests in a browser: Debian's Chromium, and pages whose complaints fail a test."""
 
 from tests.console.browser.chromium import browser, visit, visitor
 

@@ -35,7 +35,7 @@ CHART_MS = 45_000
 
 @attrs.frozen
 class Shot:
-    """A picture of a page: what must be there first, and what is done before."""
+    """A picture of a page: the text to wait for, and the steps before it is taken."""
 
     name: str
     path: str

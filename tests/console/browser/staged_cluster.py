@@ -174,7 +174,7 @@ def _move_money(bootstrap: str, ended: threading.Event) -> None:
                 f"account-{number % 40}",
             )
         if number % 5 == 4:
-            # An abort drops what is not sent yet, so that nothing of the transaction could be seen.
+            # An abort drops records that are not sent yet, and the topic would have none of the transaction.
             producer.flush(30)
             producer.abort_transaction(30)
         else:

@@ -50,7 +50,7 @@ def test_sorting_is_in_the_address(visit: Visit, served: FixtureServer) -> None:
 
 
 def test_a_search_asks_the_server_and_keeps_the_focus(visit: Visit, served: FixtureServer) -> None:
-    """What is typed stays in the field while answers come, and ends up in the address and in the server's question."""
+    """Typed letters stay in the field while answers come; they reach the address and the server."""
     page = visit(f"{served.url}/topics")
     page.keyboard.press("/")
     field = page.get_by_label("Search topics by name")

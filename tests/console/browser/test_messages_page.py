@@ -25,7 +25,7 @@ def served() -> Iterator[FixtureServer]:
 
 
 def said(page: Page, text: str, *, exact: bool = False) -> Locator:
-    """Find a text in the page, without the sentence that only those hear who cannot see it."""
+    """Find a text in the page itself. (Its newest sentence is repeated for those who only hear it.)"""
     return page.locator("main").get_by_text(text, exact=exact)
 
 
@@ -154,7 +154,7 @@ def test_another_page_ends_the_search(visit: Visit, served: FixtureServer) -> No
 
 
 def test_a_refused_search_says_why(visit: Visit, served: FixtureServer) -> None:
-    """A filter that cannot be read, or a topic that may not be read, is said in the server's words."""
+    """The page says in the server's words why it refuses a filter or a topic."""
     served.world["/api/messages"] = Refused(400, "the filter is not a regular expression of RE2: missing )")
     page = visit(f"{served.url}/messages?topic=payments&filter=(")
     said(page, "The filter is not a regular expression of RE2: missing ).").wait_for()
@@ -164,7 +164,7 @@ def test_a_refused_search_says_why(visit: Visit, served: FixtureServer) -> None:
 
 
 def test_what_is_typed_stays_while_records_arrive(visit: Visit, served: FixtureServer) -> None:
-    """Fields keep what is typed while records arrive, with and without the focus."""
+    """Fields keep typed letters while records arrive, with the focus or without it."""
     page = visit(f"{served.url}/messages?topic=payments&tail=1")
     page.get_by_label("Only values that match").fill("first")
     page.get_by_label("Only the key").fill("second")

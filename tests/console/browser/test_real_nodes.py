@@ -68,7 +68,7 @@ PAGES = {
 
 
 def test_each_page_shows_the_real_cluster(visit: Visit, staged: Stage) -> None:
-    """Each page shows what really is, without a fault of access and without a wider page than the window."""
+    """Each page shows the real cluster. Axe finds no fault, and the page is as wide as its window."""
     page = visit(staged.url)
     for path, text in PAGES.items():
         page.goto(staged.url + path)

@@ -102,7 +102,7 @@ def test_a_user_sees_what_the_rules_allow(visit: Visit, guarded: Guarded) -> Non
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_user_without_rights_is_told_so(visit: Visit, guarded: Guarded, path: str) -> None:
-    """Each page works for a user without any right: it says what he may not see, and shows nothing of it."""
+    """Each page works for a user without any right, and keeps from him what the brokers keep."""
     page = visit(f"{guarded.url}/login?next={path.replace('?', '%3F').replace('=', '%3D')}")
     log_in(page, "bob", "bob-secret")
     page.wait_for_url(re.compile(re.escape(guarded.url + path)), timeout=PATIENCE_MS)
