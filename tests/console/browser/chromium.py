@@ -1,7 +1,7 @@
 """A browser for tests: Debian's Chromium without a window. Tests are skipped aloud without it.
 
-A test fails if its page complains: by an error of a script or of the content policy, a dialog, or a request to another
-host. Answers of the API that are errors are the test's own business.
+A test fails if its page complains: an error of a script or of the content policy, a dialog, a request to a
+stranger. Answers of the API that are errors are the test's own business.
 """
 
 from __future__ import annotations

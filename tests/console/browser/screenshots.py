@@ -50,7 +50,12 @@ def _open_first(page: Page) -> None:
     page.get_by_role("group", name="Value").wait_for()
 
 
+def _wait_for_trouble(page: Page) -> None:
+    page.locator(".cell.behind, .cell.elr").first.wait_for(timeout=PATIENCE_MS)
+
+
 SHOTS = (
+    Shot("cluster", "/", "records in", has_chart=True),
     Shot("brokers", "/brokers", "active controller"),
     Shot("topics", "/topics?sort=-bytes", "sensors.raw"),
     Shot("configuration", "/topics/orders?tab=configuration", "134217728"),
@@ -64,12 +69,11 @@ SHOTS = (
     ),
     Shot("moves", "/moves", "archive"),
     Shot("group", "/groups/audit", "grows", has_chart=True),
-    Shot("cluster", "/", "records in", has_chart=True),
 )
 """The pictures while all nodes run."""
 SHOTS_OF_TROUBLE = (
     Shot("trouble", "/", "Something is wrong", is_dark=True),
-    Shot("map", "/topics/orders", "Only partitions with trouble"),
+    Shot("map", "/topics/orders", "skew of leaders", _wait_for_trouble),
 )
 """The pictures after the death of a node."""
 
@@ -88,8 +92,9 @@ def main() -> int:
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         stack.callback(browser.close)
+        too_large = [_take(browser, url, SHOTS[0])]
         _begin_a_move(cluster)
-        too_large = [_take(browser, url, shot) for shot in SHOTS]
+        too_large += [_take(browser, url, shot) for shot in SHOTS[1:]]
         os.kill(cluster.pids[3], signal.SIGKILL)
         too_large += [_take(browser, url, shot) for shot in SHOTS_OF_TROUBLE]
     return int(any(too_large))

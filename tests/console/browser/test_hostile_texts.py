@@ -65,7 +65,7 @@ def served() -> Iterator[FixtureServer]:
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_a_hostile_text_is_only_a_text(visit: Visit, served: FixtureServer, kind: str) -> None:
-    """Any text stays a text: it runs nothing, and adds neither elements nor width to a page."""
+    """Any text stays a text: it is never run, loaded or parsed, and a page keeps its width."""
     text = TEXTS[kind]
     for address, answer in small_world().items():
         served.world[address] = poisoned(answer, text)

@@ -25,7 +25,7 @@ def served() -> Iterator[FixtureServer]:
 
 
 def said(page: Page, text: str, *, exact: bool = False) -> Locator:
-    """Find a text in the page itself. (Its newest sentence is repeated for those who only hear it.)"""
+    """Find a text in the page itself. (Its newest sentence is repeated for screen readers.)"""
     return page.locator("main").get_by_text(text, exact=exact)
 
 

@@ -72,6 +72,13 @@ function named(character) {
   return short ?? `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
 }
 
+/** Return a sentence in which the commands between backticks are drawn as code. */
+export function told(sentence) {
+  const parts = String(sentence).split("`");
+  if (parts.length % 2 === 0) return shown(sentence);
+  return parts.map((each, at) => (at % 2 ? h("code", {}, shown(each)) : shown(each)));
+}
+
 /** Return a text for places that take no nodes, such as a tooltip or the page's title: what cannot be seen is named. */
 export function plain(text, most = 300) {
   const named_ = String(text).replace(UNSEEN_IN_LINE, named);

@@ -1,7 +1,7 @@
 // The small parts that pages are made of: notices, badges, tiles, tabs, meters, and the frame with the title.
 
 import { part } from "./api.js";
-import { h, icon, plain, shown } from "./dom.js";
+import { h, icon, plain, shown, told } from "./dom.js";
 import { count } from "./format.js";
 import { addressWith } from "./router.js";
 
@@ -56,7 +56,7 @@ export function errorBox(error, again) {
     `div.failure.${severity}`,
     { "data-key": "failure", role: "alert" },
     sign(severity),
-    h("div", {}, h("p.empty-title", {}, title ?? "That did not work"), h("p", {}, shown(error.message, { lines: true }))),
+    h("div", {}, h("p.empty-title", {}, title ?? "That did not work"), h("p", {}, told(error.message))),
     again ? button("Ask again", again) : null,
   );
 }

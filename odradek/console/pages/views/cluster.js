@@ -2,7 +2,7 @@
 
 import { get } from "../code/api.js";
 import { chart, series } from "../code/chart.js";
-import { h, shown } from "../code/dom.js";
+import { h, shown, told } from "../code/dom.js";
 import { absent, ago, byteRate, bytes, count, counted, duration, rate, sentence } from "../code/format.js";
 import { emptyBox, link, pageHead, panel, panelWith, sign, tile, tiles } from "../code/parts.js";
 import { tellState } from "../code/shell.js";
@@ -98,7 +98,7 @@ function trouble(each) {
     "li.trouble",
     { class: each.severity },
     sign(each.severity),
-    h("div", {}, h("p.what", {}, shown(sentence(each.sentence))), each.what_to_do ? h("p.todo", {}, shown(sentence(each.what_to_do)), each.link ? [" ", troubleLink(each.link)] : null) : null),
+    h("div", {}, h("p.what", {}, told(sentence(each.sentence))), each.what_to_do ? h("p.todo", {}, told(sentence(each.what_to_do)), each.link ? [" ", troubleLink(each.link)] : null) : null),
   );
 }
 

@@ -99,7 +99,7 @@ function partitionTable(page, topic, partitions) {
     size: PARTITIONS,
     sorted: "id",
     keyOf: (row) => row.id,
-    rowClass: (row) => (search === String(row.id) ? "chosen" : isLeaderless(row) ? "bad" : row.isr.length < row.replicas.length ? "doubtful" : ""),
+    rowClass: (row) => [search === String(row.id) ? "chosen" : "", isLeaderless(row) ? "bad" : row.isr.length < row.replicas.length ? "doubtful" : ""].join(" ").trim(),
     detail: (row) => (search === String(row.id) ? replicasOf(row) : null),
     empty: emptyBox("No partition to show"),
     columns: [
