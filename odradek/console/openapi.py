@@ -164,13 +164,8 @@ def _operation(route: Route, shapes: _Shapes) -> Document:
     }
 
 
-def _failures() -> Mapping[str, Document]:
-    failures: dict[str, Document] = {status: _failure(text) for status, text in _ERRORS.items()}
-    # An address that is no address, or too long, is refused before anybody looks for a view.
-    text: Document = {"text/plain": {"schema": {"type": "string"}}}
-    failures["400"] = {**failures["400"], "content": {**_ERROR_CONTENT, **text}}
-    failures["431"] = {**failures["431"], "content": text}
-    return failures
+def _failures() -> Document:
+    return {status: _failure(text) for status, text in _ERRORS.items()}
 
 
 _ERROR_CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}

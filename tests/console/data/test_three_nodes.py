@@ -95,7 +95,7 @@ def test_a_move_is_shown_with_bytes_throttle_and_time_left(cluster: Cluster, bro
 
 
 def test_views_go_on_while_a_node_is_dead(cluster: Cluster, browser: Browser) -> None:
-    """A dead node costs its own partitions alone: lists, one topic and a search say what is missing."""
+    """A dead node costs its own partitions alone: lists, one topic and a search name the missing parts."""
     cluster.kill(3)
     try:
         found = until(
