@@ -30,7 +30,7 @@ SIZE = (1280, 800)
 BYTES_MAX = 150_000
 PATIENCE_MS = 120_000
 CHART_MS = 45_000
-"""The time that charts get to have something to show."""
+"""The time in which a chart gets a line."""
 
 
 @attrs.frozen
@@ -42,7 +42,8 @@ class Shot:
     shows: str
     prepare: Callable[[Page], object] = lambda page: None
     is_dark: bool = False
-    has_chart: bool = False
+    pause_ms: int = 4_000
+    """The time for panels that are asked for beside the first answer, for rates and for charts."""
 
 
 def _open_first(page: Page) -> None:
@@ -55,7 +56,7 @@ def _wait_for_trouble(page: Page) -> None:
 
 
 SHOTS = (
-    Shot("cluster", "/", "records in", has_chart=True),
+    Shot("cluster", "/", "records in", pause_ms=CHART_MS),
     Shot("brokers", "/brokers", "active controller"),
     Shot("topics", "/topics?sort=-bytes", "sensors.raw"),
     Shot("configuration", "/topics/orders?tab=configuration", "134217728"),
@@ -67,12 +68,12 @@ SHOTS = (
         "/access?principal=User%3Aalice&operation=write&kind=topic&resource=payments",
         "Yes",
     ),
-    Shot("moves", "/moves", "archive"),
-    Shot("group", "/groups/audit", "grows", has_chart=True),
+    Shot("moves", "/moves", "archive", pause_ms=20_000),
+    Shot("group", "/groups/audit", "grows", pause_ms=CHART_MS),
 )
 """The pictures while all nodes run."""
 SHOTS_OF_TROUBLE = (
-    Shot("trouble", "/", "Something is wrong", is_dark=True),
+    Shot("trouble", "/", "Something is wrong", is_dark=True, pause_ms=20_000),
     Shot("map", "/topics/orders", "skew of leaders", _wait_for_trouble),
 )
 """The pictures after the death of a node."""
@@ -117,11 +118,7 @@ def _take(browser: Browser, url: str, shot: Shot) -> bool:
         page.goto(url + shot.path)
         page.locator("main").get_by_text(re.compile(shot.shows)).first.wait_for(timeout=PATIENCE_MS)
         shot.prepare(page)
-        if shot.has_chart:
-            page.locator(".chart canvas").wait_for(timeout=PATIENCE_MS)
-            page.wait_for_timeout(CHART_MS)
-        # Panels that are asked for beside the first answer.
-        page.wait_for_timeout(4_000)
+        page.wait_for_timeout(shot.pause_ms)
         data = page.screenshot()
     finally:
         context.close()

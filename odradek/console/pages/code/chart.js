@@ -118,7 +118,7 @@ function options(box, lines, written, height) {
   return {
     width: Math.max(120, box.clientWidth),
     height,
-    padding: [8, 8, 0, 0],
+    padding: [8, 28, 0, 0],
     cursor: { drag: { x: false, y: false }, y: false },
     legend: { show: true, live: true },
     hooks: { ready: [showNewest], setCursor: [showNewest] },

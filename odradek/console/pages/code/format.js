@@ -16,14 +16,14 @@ export function count(value) {
 /** Return a count as short as a tile needs it: 9,876 or 1.24 M. */
 export function short(value) {
   if (absent(value)) return NOTHING;
-  if (Math.abs(value) < 10_000) return value < 10 && value % 1 ? digits(value) : count(value);
+  if (Math.abs(value) < 10_000) return Math.abs(value) < 10 && value % 1 ? digits(value, 2) : count(value);
   for (const [size, unit] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])
     if (Math.abs(value) >= size) return `${digits(value / size)} ${unit}`;
   return count(value);
 }
 
-function digits(value) {
-  return value.toLocaleString("en", { maximumSignificantDigits: 3, useGrouping: false });
+function digits(value, most = 3) {
+  return value.toLocaleString("en", { maximumSignificantDigits: most, useGrouping: false });
 }
 
 /** Return bytes in binary units: 3.4 GiB. */
