@@ -1,4 +1,4 @@
-"""The sources of the pages: what is vendored is unchanged, and no module can make markup or code from a text."""
+"""The sources of the pages: vendored files are unchanged, and no module can make markup or code from a text."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_vendored_files_are_unchanged(folder: Path) -> None:
 
 @pytest.mark.parametrize("path", OURS, ids=lambda path: str(path.relative_to(PAGES)))
 def test_a_module_makes_no_markup(path: Path) -> None:
-    """No module turns a text into markup or code, and none leads to another host; none is long."""
+    """A module never turns a text into markup or code, or leads to another host, and it is short."""
     text = path.read_text()
     assert FORBIDDEN.findall(text) == []
     assert text.count("\n") <= LINES_MAX
 
 
 def test_the_document_has_nothing_inline() -> None:
-    """The document holds no script and no style of its own: the content policy would refuse them."""
+    """Scripts and styles of the document are files of their own: the content policy would refuse others."""
     text = (PAGES / "index.html").read_text()
     assert re.findall(r"<script(?![^>]*src=)|<style|\son\w+=|style=", text) == []
 
