@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek.console.views.cluster import _LINKS
 from tests.console.browser.chromium import AXE
 from tests.console.browser.fixture_server import PAGES
 
@@ -46,6 +47,15 @@ def test_the_document_has_nothing_inline() -> None:
     """Scripts and styles of the document are files of their own: the content policy would refuse others."""
     text = (PAGES / "index.html").read_text()
     assert re.findall(r"<script(?![^>]*src=)|<style|\son\w+=|style=", text) == []
+
+
+def test_each_trouble_names_a_section_of_the_handbook() -> None:
+    """Each kind of trouble that leads to a page of the console names a section of docs/operations.md that is there."""
+    named = dict(re.findall(r'"?([a-z-]+)"?: "([^"]+)"', (PAGES / "views/runbooks.js").read_text()))
+    headings = re.findall(r"^## (.+)$", (PAGES.parents[2] / "docs/operations.md").read_text(), re.MULTILINE)
+    assert set(named.values()) <= set(headings)
+    # Compaction has a page of its own.
+    assert set(named) == set(_LINKS) - {"cleaner-skips"}
 
 
 def test_every_module_is_used() -> None:

@@ -7,6 +7,7 @@ import { absent, ago, byteRate, bytes, count, counted, duration, rate, sentence 
 import { emptyBox, link, pageHead, panel, panelWith, sign, tile, tiles } from "../code/parts.js";
 import { tellState } from "../code/shell.js";
 import { brokerState, diskStates } from "./broker_states.js";
+import { RUNBOOKS } from "./runbooks.js";
 import { quorumTable, reserveOf } from "./quorum.js";
 
 export const title = () => "Cluster";
@@ -94,19 +95,25 @@ function judgement(data) {
 }
 
 function trouble(each) {
+  const section = RUNBOOKS[each.kind];
   return h(
     "li.trouble",
     { class: each.severity },
     sign(each.severity),
-    h("div", {}, h("p.what", {}, told(sentence(each.sentence))), each.what_to_do ? h("p.todo", {}, told(sentence(each.what_to_do)), each.link ? [" ", troubleLink(each.link)] : null) : null),
+    h(
+      "div",
+      {},
+      h("p.what", {}, told(sentence(each.sentence))),
+      h(
+        "p.todo",
+        {},
+        each.what_to_do ? [told(sentence(each.what_to_do)), " "] : null,
+        section ? [`docs/operations.md explains it: \u201c${section}\u201d. `] : null,
+        // Only a place in this console: nobody else's text may lead out of it.
+        /^\/(?!\/)/.test(each.link ?? "") ? link(each.link, "Show it") : null,
+      ),
+    ),
   );
-}
-
-function troubleLink(where) {
-  // A place in this console is a link. A page of the handbook is named: the console works without the internet.
-  if (/^\/(?!\/)/.test(where)) return link(where, "Show it");
-  if (/^https?:\/\//.test(where)) return h("a", { href: where, rel: "noreferrer noopener", target: "_blank" }, "Handbook");
-  return h("span", {}, "See ", h("code", {}, shown(where)), ".");
 }
 
 function figures(data) {
