@@ -187,6 +187,8 @@ async def _serve(
     async with trio.open_nursery() as tasks:
         tasks.start_soon(manager.feed_watchdog, env.clock)
         await run_node(config, env, made=on_made, started=on_started, stop=stop, log=log, process=process)
+        if door is not None:
+            door.close()
         tasks.cancel_scope.cancel()
 
 

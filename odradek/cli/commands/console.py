@@ -54,6 +54,7 @@ def _console(args: argparse.Namespace) -> int:
     host, port = args.listen
     tls = None
     if args.certificate is not None:
+        _check_readable(args.certificate)
         tls = {"ssl.keystore.type": "PEM", "ssl.keystore.location": os.path.abspath(args.certificate)}
     settings = {
         "bootstrap": bootstrap_of(args),
@@ -82,6 +83,14 @@ def _console(args: argparse.Namespace) -> int:
     ]
     # The console takes the place of this process, so signals reach it.
     os.execve(program[0], program, child_environment())
+
+
+def _check_readable(path: str) -> None:
+    try:
+        with open(path, "rb"):
+            return
+    except OSError as error:
+        raise CliError(f"--certificate: {path} cannot be read: {error.strerror}", USAGE) from error
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -151,19 +151,23 @@ class ConsoleDoor:
         """Run a process to its end. Return its exit status, or 1 if the system cannot start one."""
         try:
             running = await trio.to_thread.run_sync(self._start, bootstrap)
-        except OSError as error:
+        except (OSError, RuntimeError, MemoryError) as error:
+            # Descriptors, processes, threads or memory are used up.
             self._log.warning("console.not_started", error=str(error))
             return 1
         self.starts += 1
         self._log.info("console.started", pid=running.process.pid)
+        descriptor = -1
         try:
             descriptor = os.pidfd_open(running.process.pid)
-            try:
-                await trio.lowlevel.wait_readable(descriptor)
-            finally:
-                os.close(descriptor)
+            await trio.lowlevel.wait_readable(descriptor)
             return running.process.wait()
+        except OSError as error:
+            self._log.warning("console.not_started", error=str(error))
+            return 1
         finally:
+            if descriptor >= 0:
+                os.close(descriptor)
             running.release()
             if running.process.poll() is None:
                 self._end(running.process)
