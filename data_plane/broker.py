@@ -74,9 +74,8 @@ class Broker:
         self.settings = settings
         self.node_id = settings.node_id
         self.request_timeout_ms, self.suspicion_ms = settings.request_timeout_ms, settings.suspicion_ms
-        self.env = env
+        self.env, self.long_work = env, env.long_work
         self.clock, self.agreed_clock = env.clock, env.agreed_clock
-        self.long_work = env.long_work
         self.log_dirs = log_dirs
         self.controller, self.tasks, self.log = controller, tasks, log
         self.log_levels = log_levels if log_levels is not None else LogLevels()
@@ -239,6 +238,7 @@ class Broker:
             hosting.apply_topic(topic, before.topics_by_id.get(topic.topic_id), numbers)
         hosting.apply_configs(configured)
         self.replication.brokers_changed(delta.changed_brokers)
+        self.replication.departures.follow(before.brokers, image.brokers, delta.changed_brokers)
         if image.troubled_directories != before.troubled_directories:
             self.replication.troubles_changed()
         self.leaderless.follow(image, delta)

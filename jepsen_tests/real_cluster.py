@@ -103,6 +103,8 @@ class Cluster:
     settings: Mapping[str, str] = attrs.field(factory=dict)
     size: int = 3
     controllers: int = 0
+    disks: int = 1
+    """The number of log directories of each node."""
     nodes: dict[int, Node] = attrs.field(factory=dict)
 
     @property
@@ -156,7 +158,10 @@ class Cluster:
             "controller.quorum.voters": voters,
             "listeners": ",".join(listeners),
             "advertised.listeners": listeners[0],
-            "log.dirs": str(node.directory / "data"),
+            "log.dirs": ",".join(
+                str(node.directory / ("data" if disk == 1 else f"data-{disk}"))
+                for disk in range(1, self.disks + 1)
+            ),
         }
 
     @property
@@ -198,7 +203,7 @@ class Cluster:
             for number, node in list(missing.items()):
                 if not node.is_running:
                     raise ClusterFailed(f"node {number} ended:\n{node.log_tail()}")
-                if self._serves(node):
+                if self.serves(number):
                     del missing[number]
             if missing and time.monotonic() - started > timeout_seconds:
                 tails = "\n".join(f"node {number}:\n{node.log_tail()}" for number, node in missing.items())
@@ -206,7 +211,9 @@ class Cluster:
             time.sleep(0.05 if missing else 0.0)
         return time.monotonic() - started
 
-    def _serves(self, node: Node) -> bool:
+    def serves(self, number: int) -> bool:
+        """Ask this node once, and return whether it serves and, if it is a broker, knows all others."""
+        node = self.nodes[number]
         if node.is_broker:
             return probe.brokers(node.host, node.port) == sorted(self.brokers)
         return probe.answers(node.host, node.controller_port)

@@ -1,158 +1,22 @@
-"""Events that hit a leader on real nodes, and the measurements around them."""
+"""Events that hit a leader on real nodes: the rows of the table."""
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 
-import attrs
 from confluent_kafka import ElectionType, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
-from bench.failover.clients import Clients
-from bench.failover.silence import Writer, longest_gap
-from jepsen_tests.real_cluster import Cluster
+from bench.failover.bench import Bench, Done, Row
+from bench.failover.subjects import offsets_shard, one_partition, thousand_partitions, transactions_shard
 from odradek import Admin
 
-__all__ = ["ROWS", "Bench", "Gaps", "Row"]
+__all__ = ["ROWS"]
 
-SILENCE_SECONDS_MAX = 90.0
-SETTLED_SECONDS = 3.0
-"""How long the cluster rests before each event. Controllers connect to new brokers, and brokers fetch."""
 BACK_SECONDS = 0.2
 """A supervisor such as systemd starts a dead process again after this time (`RestartSec`)."""
-AFTER_SECONDS = 0.5
-ADMIN_SECONDS = 60.0
-FLOWING = 50
-"""Clients have recovered when each has got so many records after the event."""
-Done = Callable[[], bool]
-
-
-@attrs.frozen
-class Row:
-    """One event. `event` lets it hit a leader, and returns a function that is true when it is over. `goal` is the
-    longest silence in seconds that we want.
-    """
-
-    name: str
-    title: str
-    goal: float
-    event: Callable[[Bench, int], Done]
-    leads: str = "other"
-    """Which node leads: that of the active controller (`controller`), or another one (`other`)."""
-    answers: bool = False
-    """True if the leader still answers, or soon answers again. Otherwise only the others are asked."""
-    needs_links: bool = False
-
-
-@attrs.frozen
-class Gaps:
-    """The longest standstills in one run, in seconds: of the servers alone, and of librdkafka's two clients. The latter
-    are None if they were not measured.
-    """
-
-    servers: float
-    produce: float | None = None
-    consume: float | None = None
-
-
-@attrs.frozen
-class Replicas:
-    """A partition: the id of its leader, the ids of its replicas in order, and how many of them are in sync."""
-
-    leader: int
-    replicas: list[int]
-    in_sync: int
-
-
-class Bench:
-    """Lets events hit the leaders of one cluster."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._serial = 0
-        self.topic = ""
-
-    def measure(self, row: Row, *, with_clients: bool) -> Gaps:
-        """Run one row once. Raises `Doubled` if a client's record is lost or doubled."""
-        writer, leader = self._fresh(row.leads)
-        with writer, ExitStack() as stack:
-            clients = (
-                stack.enter_context(Clients(self.cluster.bootstrap, self.topic)) if with_clients else None
-            )
-            if clients is not None:
-                writer.write_until(lambda: clients.flow(FLOWING, 0.0), SILENCE_SECONDS_MAX)
-            if not row.answers:
-                writer.leave_out(leader)
-            began = time.monotonic()
-            is_over = row.event(self, leader)
-            writer.write_until(lambda: is_over() and writer.acknowledged_at[-1] > began, SILENCE_SECONDS_MAX)
-            until = time.monotonic() + AFTER_SECONDS
-            writer.write_until(lambda: time.monotonic() > until, SILENCE_SECONDS_MAX)
-            if clients is None:
-                gaps = Gaps(longest_gap(writer.acknowledged_at, began))
-            else:
-                writer.write_until(lambda: clients.flow(FLOWING, until), SILENCE_SECONDS_MAX)
-                times = (writer.acknowledged_at, clients.delivered_at, clients.consumed_at)
-                gaps = Gaps(*(longest_gap(each, began) for each in times))
-        self._heal()
-        if clients is not None:
-            clients.check()
-        return gaps
-
-    def _fresh(self, leads: str) -> tuple[Writer, int]:
-        """Make a topic with a leader as a row wants it. Return a writer to it and the leader, when all is at rest."""
-        self.cluster.wait_until_whole()
-        active = None
-        while active is None:
-            active = self.cluster.active_controller()
-        while True:
-            self._serial += 1
-            self.topic = f"silence-{self._serial}"
-            admin = self.admin()
-            made = admin.create_topics([NewTopic(self.topic, 1, 3)], operation_timeout=ADMIN_SECONDS)
-            made[self.topic].result(ADMIN_SECONDS)
-            leader = self.partition().leader
-            if (leader == active) == (leads == "controller"):
-                break
-        nodes = self.cluster.nodes.items()
-        writer = Writer(self.topic, {number: f"{node.host}:{node.port}" for number, node in nodes})
-        until = time.monotonic() + SETTLED_SECONDS
-
-        def rests() -> bool:
-            written = writer.acknowledged_at and time.monotonic() - writer.acknowledged_at[-1] < 0.1
-            return bool(written) and time.monotonic() > until and self.partition().in_sync == 3
-
-        writer.write_until(rests, SILENCE_SECONDS_MAX)
-        return writer, leader
-
-    def _heal(self) -> None:
-        """Let everything run again."""
-        network = self.cluster.network
-        for number, node in self.cluster.nodes.items():
-            self.cluster.resume(number)
-            if not node.is_running:
-                self.cluster.start(number)
-            if network.can_partition:
-                for other in self.cluster.nodes:
-                    network.unblock(number, other)
-
-    def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
-
-    def partition(self) -> Replicas:
-        """Return the topic's partition as clients see it, when it has a leader."""
-        while True:
-            partitions = (
-                self.admin().list_topics(self.topic, timeout=ADMIN_SECONDS).topics[self.topic].partitions
-            )
-            if partitions and partitions[0].leader >= 0:
-                found = partitions[0]
-                return Replicas(found.leader, list(found.replicas), len(found.isrs))
-            time.sleep(0.05)
+LOOK_SECONDS = 0.05
 
 
 def _at_once() -> bool:
@@ -192,36 +56,112 @@ def _cut(*, hears: bool, is_heard: bool) -> Callable[[Bench, int], Done]:
     return event
 
 
-def _stop(bench: Bench, leader: int) -> Done:
+def _terminate(bench: Bench, leader: int) -> subprocess.Popen[bytes]:
     process = bench.cluster.nodes[leader].process
     assert process is not None
     process.terminate()
+    return process
+
+
+def _stop(bench: Bench, leader: int) -> Done:
+    process = _terminate(bench, leader)
     return lambda: process.poll() is not None
 
 
-def _elect(bench: Bench, leader: int) -> Done:
-    """Let another replica become the preferred leader, and elect it."""
-    replicas = bench.partition().replicas
-    turned = [*(each for each in replicas if each != leader), leader]
+def _step_through(steps: Iterator[None]) -> Done:
+    """Return a function that takes the next step at each call, and is true after the last one."""
+    return lambda: next(steps, steps) is steps
+
+
+def _roll(bench: Bench, leader: int) -> Done:
+    """Stop each node in order and start it again; go on to the next one when all replicas are in sync."""
+
+    def steps() -> Iterator[None]:
+        for number in (leader, *(each for each in bench.cluster.nodes if each != leader)):
+            process = _terminate(bench, number)
+            while process.poll() is None:
+                yield
+            bench.cluster.start(number)
+            while not bench.cluster.serves(number) or not bench.is_in_sync(bench.place):
+                time.sleep(LOOK_SECONDS)
+                yield
+
+    return _step_through(steps())
+
+
+def _prefer_another(bench: Bench) -> None:
+    """Let another replica become the preferred leader. The leader stays as it is."""
+    replicas = bench.replicas(bench.place)
+    turned = [*replicas[1:], replicas[0]]
+    _reassign(bench, turned)
+    while bench.replicas(bench.place) != turned:
+        time.sleep(LOOK_SECONDS)
+
+
+def _reassign(bench: Bench, replicas: list[int]) -> None:
     with Admin(bootstrap_servers=bench.cluster.bootstrap) as ours:
-        ours.alter_partition_reassignments({(bench.topic, 0): turned})
-    while bench.partition().replicas != turned:
-        time.sleep(0.05)
-    admin = bench.admin()
-    chosen: Future[object] = admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(bench.topic, 0)])
-    # The client must live as long as its request.
-    return lambda: admin is not None and chosen.done()
+        (error,) = ours.alter_partition_reassignments({bench.place: replicas}).values()
+    if error is not None:
+        raise error
 
 
+def _elect(bench: Bench, _: int) -> Done:
+    chosen = bench.admin().elect_leaders(ElectionType.PREFERRED, [TopicPartition(*bench.place)])
+    return lambda: chosen.done()
+
+
+def _drain(bench: Bench, leader: int) -> Done:
+    """Move the replica of the leader to the node that has none."""
+    replicas = bench.replicas(bench.place)
+    (free,) = set(bench.cluster.nodes) - set(replicas)
+    wanted = [free if each == leader else each for each in replicas]
+    _reassign(bench, wanted)
+    return lambda: bench.replicas(bench.place) == wanted and bench.is_in_sync(bench.place)
+
+
+def _change_disk(bench: Bench, leader: int) -> Done:
+    """Move the leader's replica to the other disk of its node."""
+    topic, partition = bench.place
+
+    def directories() -> dict[str, bool]:
+        """Return which directory of the leader has the replica, and whether it is whole there."""
+        (broker,) = ours.describe_log_dirs([leader])
+        return {
+            directory.path: not each.is_future
+            for directory in broker.directories
+            for each in directory.replicas
+            if (each.topic, each.partition) == bench.place
+        }
+
+    with Admin(bootstrap_servers=bench.cluster.bootstrap) as ours:
+        (broker,) = ours.describe_log_dirs([leader])
+        before = directories()
+        (wanted,) = {each.path for each in broker.directories} - set(before)
+        error = ours.alter_replica_log_dirs({(topic, partition, leader): wanted})[topic, partition, leader]
+        if error is not None:
+            raise error
+        while directories() != {wanted: True}:
+            time.sleep(LOOK_SECONDS)
+    return _at_once
+
+
+_OTHER, _ACTIVE, _TWICE = one_partition(), one_partition(leads="controller"), one_partition(replicas=2)
+_DEAD = _cut(hears=False, is_heard=False)
 ROWS = (
-    Row("killed", "kill -9 of the leader", 1.0, _kill),
-    Row("controller", "kill -9 of the leader that is the active controller", 1.0, _kill, "controller"),
-    Row("restarted", f"kill -9 of the leader, started again after {BACK_SECONDS * 1000:.0f} ms", 1.0, _restart, answers=True),
-    Row("host", "the leader's host dies", 3.5, _cut(hears=False, is_heard=False), needs_links=True),
-    Row("host-controller", "the host of leader and active controller dies", 6.0, _cut(hears=False, is_heard=False), "controller", needs_links=True),
-    Row("stopped", "the leader's process hangs (SIGSTOP)", 3.5, _pause),
-    Row("mute", "the leader hears the others, and they do not hear it", 3.5, _cut(hears=True, is_heard=False), needs_links=True),
-    Row("deaf", "the others hear the leader, and it does not hear them", 9.5, _cut(hears=False, is_heard=True), needs_links=True),
-    Row("ended", "the leader's node stops in order (SIGTERM)", 0.05, _stop, answers=True),
-    Row("moved", "the preferred leader is elected", 0.05, _elect, answers=True),
+    Row("killed", "kill -9 of the leader", 1.0, _kill, _OTHER),
+    Row("killed-1000", "kill -9 of the leader of 1,000 partitions, all of them", 2.0, _kill, thousand_partitions),
+    Row("controller", "kill -9 of the leader that is the active controller", 1.0, _kill, _ACTIVE),
+    Row("restarted", f"kill -9 of the leader, started again after {BACK_SECONDS * 1000:.0f} ms", 1.0, _restart, _OTHER, answers=True),
+    Row("offsets", "kill -9 of the coordinator of 10,000 committed offsets", 0.5, _kill, offsets_shard),
+    Row("ids", "kill -9 of the coordinator of 10,000 transactional ids", 0.5, _kill, transactions_shard),
+    Row("host", "the leader's host dies", 3.5, _DEAD, _OTHER, needs_links=True),
+    Row("host-controller", "the host of leader and active controller dies", 6.0, _DEAD, _ACTIVE, needs_links=True),
+    Row("stopped", "the leader's process hangs (SIGSTOP)", 3.5, _pause, _OTHER),
+    Row("mute", "the leader hears the others, and they do not hear it", 3.5, _cut(hears=True, is_heard=False), _OTHER, needs_links=True),
+    Row("deaf", "the others hear the leader, and it does not hear them", 9.5, _cut(hears=False, is_heard=True), _OTHER, needs_links=True),
+    Row("ended", "the leader's node stops in order (SIGTERM)", 0.05, _stop, _OTHER, answers=True),
+    Row("rolled", "each node stops in order and comes back", 0.05, _roll, _OTHER, answers=True),
+    Row("moved", "the preferred leader is elected", 0.05, _elect, _OTHER, answers=True, prepare=_prefer_another),
+    Row("drained", "the leader's replica moves to another node", 0.05, _drain, _TWICE, answers=True),
+    Row("disk", "the leader's replica moves to another disk of its node", 0.05, _change_disk, _OTHER, answers=True),
 )  # fmt: skip

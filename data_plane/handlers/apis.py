@@ -180,7 +180,11 @@ APIS: Mapping[ApiKey, Api] = {
     ),
     # `build_table` replaces this door by a door that knows whether Metadata requests may create topics.
     ApiKey.METADATA: Api(
-        lambda at: MetadataHandler(at.broker, at.broker.controller, at.broker.own_config).handle,
+        lambda at: (
+            MetadataHandler(
+                at.broker, at.broker.controller, at.broker.own_config, at.broker.replication.departures
+            ).handle
+        ),
         topics.metadata_door(lambda: True),
         decisions.of_metadata,
     ),
@@ -195,7 +199,9 @@ APIS: Mapping[ApiKey, Api] = {
         decisions.of_offsets,
     ),
     ApiKey.FIND_COORDINATOR: Api(
-        lambda at: FindCoordinatorHandler(at.broker, at.broker.controller).handle,
+        lambda at: (
+            FindCoordinatorHandler(at.broker, at.broker.controller, at.broker.replication.departures).handle
+        ),
         groups.find_coordinator_door,
         decisions.of_each("coordinator_keys"),
     ),

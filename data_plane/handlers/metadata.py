@@ -10,6 +10,7 @@ from odradek.data_plane.handlers.administration.forwarder import sender_of
 from odradek.data_plane.handlers.availability import availability
 from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.internal_topics import internal_topic
+from odradek.data_plane.replication.following.departures import Departures
 from odradek.data_plane.topic_configs import OwnConfig
 from odradek.env.ports import ConnectionLost
 from odradek.metadata_quorum.config.effective_config import broker_value
@@ -24,7 +25,7 @@ from odradek.serving.authorized_operations import (
     NOT_REQUESTED,
     TOPIC_OPERATIONS,
 )
-from odradek.serving.contract import Context, Result
+from odradek.serving.contract import Context, Result, Suspend
 from odradek.serving.steps import SCANT_UNITS, SLICE_UNITS, Work, in_slices
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -56,14 +57,43 @@ class MetadataHandler:
     It describes topics, and asks the controller to create missing ones if that is allowed.
     """
 
-    def __init__(self, desk: Desk, controller: ControllerPort, own: OwnConfig) -> None:
+    def __init__(
+        self, desk: Desk, controller: ControllerPort, own: OwnConfig, departures: Departures
+    ) -> None:
         self._desk = desk
         self._controller = controller
+        self._departures = departures
         self._own = own
         self._creating: dict[str, None] = {}
         """Topics whose creation was requested from the controller, and is still pending."""
 
     def handle(self, context: Context, request: MetadataRequest) -> Result:
+        """Answer the request. While a leader has just gone, first wait for its successors."""
+        if not self._departures.misses(self._leaders(request)):
+            return self._handle(context, request)
+        later = context.for_later()
+
+        async def answer() -> Result:
+            await self._departures.settled()
+            return self._handle(later, request)
+
+        return Suspend(answer, is_long=request.topics is None)
+
+    def _leaders(self, request: MetadataRequest) -> set[int] | None:
+        """Return the leaders that the answer names, if it is about one small topic; otherwise None."""
+        if request.topics is None or len(request.topics) != 1:
+            return None
+        asked, image = request.topics[0], self._desk.image
+        topic = image.topics_by_id.get(asked.topic_id) if asked.name is None else image.topics.get(asked.name)
+        if topic is None:
+            return set()
+        return (
+            None
+            if len(topic.partitions) > SCANT_UNITS
+            else {each.leader for each in topic.partitions.values()}
+        )
+
+    def _handle(self, context: Context, request: MetadataRequest) -> Result:
         """Answer the request.
 
         The most frequent request, about one small topic, is answered without slices.
@@ -130,7 +160,8 @@ class MetadataHandler:
         brokers = [
             MetadataResponseBroker(node_id, endpoint.host, endpoint.port, broker.rack)
             for node_id, broker in sorted(image.brokers.items())
-            if not broker.fenced and (endpoint := broker.endpoint(listener)) is not None
+            if self._departures.is_mentioned(node_id, broker)
+            and (endpoint := broker.endpoint(listener)) is not None
         ]
         cluster_operations = (
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from odradek.data_plane.log.directory.log_dir import LogDir
 from odradek.data_plane.ports import BrokerHost
 from odradek.data_plane.replication.first_fetches import FirstFetches
+from odradek.data_plane.replication.following.departures import Departures
 from odradek.data_plane.replication.following.fetcher import LeaderFetcher
 from odradek.data_plane.replication.following.leader_connection import RECEIVE_BYTES, SharedByFetchers
 from odradek.data_plane.replication.hosted_topics import HostedTopics
@@ -102,6 +103,7 @@ class Replication:
             log=broker.log,
         )
         self.silence = PeerSilence(broker.suspicion_ms, settings.fetch_wait_ms_max, self._awaits_fetches_of)
+        self.departures = Departures(broker.env, self._has_ended, lambda: self.fetchers.keys())
         self.first_fetches = FirstFetches()
         self._fetchers: dict[int, LeaderFetcher] = {}
         """One fetcher for each leader that this broker follows, by the leader's id."""
@@ -245,6 +247,10 @@ class Replication:
             and known.holds_online(image.directory_of(broker_id))
         )
 
+    def _has_ended(self, leader_id: int) -> bool:
+        fetcher = self._fetchers.get(leader_id)
+        return fetcher is not None and fetcher.has_ended()
+
     def forget(self, topic_id: bytes, index: int) -> None:
         """Stop following a partition that this broker no longer serves."""
         self._unfollow(TopicIdPartition(topic_id, index))
@@ -291,6 +297,7 @@ class Replication:
             after_round=broker.run_woken,
             throttle=self.follower_throttle,
             silence=self.silence,
+            departures=self.departures,
             sync=broker.sync_partition,
             timers=broker.timers,
             buffer=memoryview(bytearray(RECEIVE_BYTES)),

@@ -312,6 +312,8 @@ STATES: Mapping[str, str] = {
     "controller.living_double_refused": "A broker registers while another broker with its id is running.",
     "controller.broker_came_back_uncleanly": "A broker registers after an unclean stop.",
     "controller.fenced_broker_may_stop": "A fenced broker asks to stop.",
+    "broker.death_noticed_by_question": "A client asks who leads, before this broker has received the end of its connection to the leader.",
+    "broker.answer_held_for_successors": "A client asks who leads, just after a leader has closed its connection.",
     "broker.heartbeat_for_a_fenced_broker": "A broker hears that another broker is fenced.",
     "broker.heartbeat_for_a_stopping_broker": "A broker sends a heartbeat at once, because another one shuts down.",
     "controller.dead_process_noticed": "The host of a suspected broker refuses connections, so the broker is fenced.",

@@ -12,6 +12,7 @@ import pytest
 
 from odradek.data_plane.fetch_sessions import FetchSessions
 from odradek.data_plane.replication.following import fetcher as fetcher_module
+from odradek.data_plane.replication.following.departures import Departures
 from odradek.data_plane.replication.following.fetcher import LeaderFetcher
 from odradek.data_plane.replication.following.follower_fetch_session import PARTITIONS_MAX
 from odradek.data_plane.replication.peer_silence import PeerSilence
@@ -144,6 +145,7 @@ class Follower:
             after_round=lambda: None,
             throttle=SimpleNamespace(is_set=False),
             silence=PeerSilence(0, 500, lambda broker_id: False),
+            departures=Departures(cast("Any", SimpleNamespace(clock=clock)), lambda leader: False, list),
             sync=None,
             timers=None,
             buffer=memoryview(b""),

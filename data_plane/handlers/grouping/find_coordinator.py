@@ -7,10 +7,11 @@ from __future__ import annotations
 from odradek.data_plane.groups.offsets_topic import OFFSETS_TOPIC
 from odradek.data_plane.handlers.desk import Desk
 from odradek.data_plane.handlers.internal_topics import internal_topic
+from odradek.data_plane.replication.following.departures import Departures
 from odradek.data_plane.transactions.transactions_topic import TRANSACTIONS_TOPIC
 from odradek.env.ports import ConnectionLost
 from odradek.metadata_quorum.ports import ControllerPort
-from odradek.serving.contract import Context, Result
+from odradek.serving.contract import Context, Result, Suspend
 from odradek.serving.steps import Work, in_slices
 from odradek.wire.coordinator_partition import coordinator_partition
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -32,12 +33,35 @@ characters.
 class FindCoordinatorHandler:
     """Handler of FindCoordinator (API 10). From version 4 on, a request has many keys (KIP-699)."""
 
-    def __init__(self, desk: Desk, controller: ControllerPort) -> None:
+    def __init__(self, desk: Desk, controller: ControllerPort, departures: Departures) -> None:
         self._desk = desk
         self._controller = controller
+        self._departures = departures
         self._creating: set[str] = set()
 
     def handle(self, context: Context, request: FindCoordinatorRequest) -> Result:
+        """Answer the request. While a leader has just gone, first wait for its successors."""
+        if not self._departures.misses(self._leaders(request)):
+            return self._handle(context, request)
+        later = context.for_later()
+
+        async def answer() -> Result:
+            await self._departures.settled()
+            return self._handle(later, request)
+
+        return Suspend(answer)
+
+    def _leaders(self, request: FindCoordinatorRequest) -> set[int] | None:
+        """Return the leaders that the answer to one key names, or None if there are many keys."""
+        keys = request.coordinator_keys or [request.key]
+        topic = self._desk.image.topics.get(
+            OFFSETS_TOPIC if request.key_type == GROUP else TRANSACTIONS_TOPIC
+        )
+        if len(keys) > 1 or topic is None:
+            return None
+        return {topic.partitions[coordinator_partition(keys[0], len(topic.partitions))].leader}
+
+    def _handle(self, context: Context, request: FindCoordinatorRequest) -> Result:
         if context.api_version >= FIND_COORDINATOR_BATCHED:
             return in_slices(self._desk.long_work, self._find_all(context.listener, request))
         one = self._find(context.listener, request.key_type, request.key)

@@ -136,6 +136,7 @@ class LeaderFetcher:
         self._after_round = shared.after_round
         self._throttle = shared.throttle
         self._silence = shared.silence
+        self._departures = shared.departures
         self._sync = shared.sync
         self._log = shared.log
         self.followed: dict[TopicIdPartition, Followed] = {}
@@ -208,6 +209,8 @@ class LeaderFetcher:
                 self._after_round()
                 if self.followed:
                     self._failures += 1
+                    if self._failures == 1 and isinstance(error, ConnectionLost):
+                        self._departures.lost(self.leader_id)
                     if self._failures in (1, 10, 100):
                         self._log.info(
                             "replication.leader_unreachable", leader=self.leader_id, error=str(error)
@@ -220,6 +223,10 @@ class LeaderFetcher:
         self._connection.stop_watching()
         self.is_running = False
         self._after_round()
+
+    def has_ended(self) -> bool:
+        """Look whether the leader has closed the connection on which it is asked."""
+        return self._connection.has_ended()
 
     async def _round(self) -> None:
         """Send one Fetch request and apply its answer. After `ConnectionLost`, `ProtocolError` or
@@ -251,6 +258,7 @@ class LeaderFetcher:
         self._after_round()
         response = await self._connection.answer()
         self._silence.heard(self.leader_id, self._clock.monotonic())
+        self._departures.found(self.leader_id)
         self.rounds += 1
         if isinstance(response, FetchResponse):
             await self._take(response)

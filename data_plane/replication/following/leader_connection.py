@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from odradek.data_plane.replication.synced_promises import Sync
-from odradek.env.ports import Conn, ConnectionLost, Env, Log, renewal_time
+from odradek.env.ports import Conn, ConnectionLost, Env, Log, PeerEnd, renewal_time
 from odradek.named_states import reached
 from odradek.wire.framing.connection import ClientConnection, ConnectionClosed, ResponseReceived
 
 if TYPE_CHECKING:
+    from odradek.data_plane.replication.following.departures import Departures
     from odradek.data_plane.replication.peer_silence import PeerSilence
     from odradek.data_plane.replication.replication_settings import ReplicationSettings
     from odradek.data_plane.replication.throttle import ReplicationThrottle
@@ -48,6 +49,7 @@ class SharedByFetchers:
     """Called after each round, to wake requests that wait for the appended records."""
     throttle: ReplicationThrottle
     silence: PeerSilence
+    departures: Departures
     sync: Sync
     timers: Timers
     buffer: memoryview
@@ -96,6 +98,13 @@ class LeaderConnection:
     def is_astray(self) -> bool:
         """True if the leader's address has changed since the connection was opened."""
         return self._connected_to is not None and self._address() != self._connected_to
+
+    def has_ended(self) -> bool:
+        """Look whether the leader has closed this connection, without receiving anything."""
+        try:
+            return self._conn is not None and self._conn.peer_end() is not PeerEnd.OPEN
+        except ConnectionLost:
+            return True
 
     def close_if_old(self, now: float) -> None:
         """Close a connection whose authentication will expire soon (KIP-368). Call this between two rounds,

@@ -4,6 +4,9 @@ A coordinator announces a generation by its first answer to a JoinGroup. From th
 generations, unless the group was deleted and created again. For commits in transactions KIP-447 demands this. Only the
 coordinator that announced the generation is checked, since two brokers may consider themselves the coordinator. If the
 group was created again between a request and its answer, the answer may belong to the former group, and is left out.
+
+A group may become a consumer group (KIP-848) and a classic one again. Its epochs go on where its generations ended, unless
+the group was created again meanwhile. An epoch below the newest generation shows that.
 """
 
 from __future__ import annotations
@@ -39,11 +42,11 @@ class FencedMembers:
         shard = self._shard(exchange)
         if shard is None:
             return False
-        if _is_consumer_group(shard, exchange.request.group_id):
+        place = (shard, exchange.request.group_id)
+        if self._is_consumer_group(place):
             # A consumer group has member epochs instead of generations, so this check does not apply. Other checks
             # cover such groups.
             return False
-        place = (shard, exchange.request.group_id)
         known = self._newest.get(place, 0)
         exchange.memo = (shard, known, self._lives.get(place, 0))
         return exchange.api == ApiKey.JOIN_GROUP or 0 <= _generation(exchange) < known
@@ -54,7 +57,7 @@ class FencedMembers:
         if self._shard(exchange) is not shard:
             return
         group = exchange.request.group_id
-        if _is_consumer_group(shard, group):
+        if self._is_consumer_group((shard, group)):
             return
         newest = self._newest.get((shard, group), 0)
         if exchange.api == ApiKey.JOIN_GROUP:
@@ -82,6 +85,14 @@ class FencedMembers:
         elif self._lives.get(place, 0) == life:
             self._newest[place] = max(newest, generation)
 
+    def _is_consumer_group(self, place: tuple[Any, str]) -> bool:
+        shard, group_id = place
+        found = None if shard.is_loading else shard.newest_state.consumers.get(group_id)
+        if found is not None and found.epoch < self._newest.get(place, 0):
+            self._newest[place] = 0
+            self._lives[place] = self._lives.get(place, 0) + 1
+        return found is not None
+
     def _shard(self, exchange: Exchange) -> Any:
         """Return the group's coordinator shard at the receiver of the request; None if there is none."""
         found = self._processes.at(exchange.conn.peer)
@@ -90,10 +101,6 @@ class FencedMembers:
         groups = found[1].broker.groups
         index = groups.partition_for(exchange.request.group_id)
         return None if index is None else groups.shards.get(index)
-
-
-def _is_consumer_group(shard: Any, group: str) -> bool:
-    return not shard.is_loading and group in shard.newest_state.consumers
 
 
 def _generation(exchange: Exchange) -> int:

@@ -110,7 +110,17 @@ class Loaded:
     """A stub of a coordinator's shard that has finished loading."""
 
     is_loading = False
-    newest_state = SimpleNamespace(consumers=())
+
+    def __init__(self) -> None:
+        self.newest_state = SimpleNamespace(consumers={})
+
+    def becomes_consumer_group(self, epoch: int) -> None:
+        """Let the group have this epoch."""
+        self.newest_state.consumers["g"] = SimpleNamespace(epoch=epoch)
+
+    def becomes_classic(self) -> None:
+        """Let the group have generations again."""
+        del self.newest_state.consumers["g"]
 
 
 class Asked:
@@ -183,3 +193,22 @@ def test_generations_count_for_the_coordinator_that_announced_them() -> None:
     asked.join(4)
     asked.join(1)
     asked.commit(1, ErrorCode.NONE)
+
+
+@pytest.mark.parametrize(("epoch", "is_the_same"), [(13, True), (6, False)])
+def test_a_group_that_was_a_consumer_group_goes_on(epoch: int, is_the_same: bool) -> None:
+    """A converted group goes on with its epoch as its next generation. A lower epoch belongs to a new group."""
+    asked, shard = Asked(), Loaded()
+    asked.shards[0] = shard
+    asked.join(12)
+    shard.becomes_consumer_group(epoch)
+    asked.commit(epoch, ErrorCode.NONE)
+    shard.becomes_classic()
+    if is_the_same:
+        with pytest.raises(SafetyViolation, match="of generation 11, and group g was at 12"):
+            asked.commit(11, ErrorCode.NONE)
+    else:
+        asked.join(epoch)
+        asked.commit(epoch, ErrorCode.NONE)
+        with pytest.raises(SafetyViolation, match="of generation 5, and group g was at 6"):
+            asked.commit(5, ErrorCode.NONE)
