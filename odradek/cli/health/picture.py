@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from odradek.cli.connecting import LOOK_SECONDS_MAX
-from odradek.cli.health.troubles import disk_troubles, min_insync_replicas
+from odradek.cli.health.troubles import Asker, disk_troubles, min_insync_replicas
 
 if TYPE_CHECKING:
     from odradek.client.admin import (
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         Reassignment,
     )
     from odradek.client.core.known_cluster import Partition, Topic
-    from odradek.client.shells.blocking import Client
     from odradek.serving.disk_troubles import TroubledDirectory
     from odradek.wire.topic_partition import TopicPartition
 
@@ -89,7 +88,7 @@ def is_silent_voter(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
     return leader.last_fetch_ms - voter.last_fetch_ms > SILENT_MS
 
 
-def look_at_cluster(client: Client, timeout: float, *, hanging_since_ms: int | None = None) -> Picture:
+def look_at_cluster(client: Asker, timeout: float, *, hanging_since_ms: int | None = None) -> Picture:
     """Ask the cluster and each broker for their state. A node that does not answer delays this for at most
     `LOOK_SECONDS_MAX`.
 
@@ -146,13 +145,13 @@ def _asked(question: Callable[[], T]) -> T | None:
         return None
 
 
-def _log_dirs(client: Client, brokers: Sequence[int], patience: float) -> list[BrokerLogDirs]:
+def _log_dirs(client: Asker, brokers: Sequence[int], patience: float) -> list[BrokerLogDirs]:
     if not brokers:
         return []
     return client.admin.describe_log_dirs(brokers, include_cleaning=True, timeout=patience)
 
 
-def _search_hanging(client: Client, since_ms: int) -> HangingSearch | None:
+def _search_hanging(client: Asker, since_ms: int) -> HangingSearch | None:
     import time
 
     now_ms = time.time_ns() // 1_000_000
@@ -178,7 +177,7 @@ def _silent(log_dirs: Sequence[BrokerLogDirs]) -> dict[int, str]:
 
 
 def _partitions(
-    client: Client,
+    client: Asker,
     topics: Sequence[Topic],
     missing: Collection[int],
     moving: Mapping[TopicPartition, Reassignment],

@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from odradek.cli.output import counted, span_text
 
 if TYPE_CHECKING:
     from odradek.client.admin.admin_logs import DirectoryHealth
-    from odradek.client.shells.blocking import Client
+    from odradek.client.admin.admin_methods import BlockingAdminMethods
     from odradek.serving.disk_troubles import TroubledDirectory
 
 __all__ = [
+    "Asker",
     "disk_troubles",
     "health_texts",
     "min_insync_replicas",
@@ -29,8 +30,15 @@ _ALARM_SECONDS = 24 * 3600
 _MIN_ISR = "min.insync.replicas"
 
 
+class Asker(Protocol):
+    """An object that asks a cluster: the blocking client, or any other with an admin."""
+
+    @property
+    def admin(self) -> BlockingAdminMethods: ...
+
+
 def min_insync_replicas(
-    client: Client, names: Collection[str], timeout: float | None = None
+    client: Asker, names: Collection[str], timeout: float | None = None
 ) -> dict[str, int]:
     """Read `min.insync.replicas` of these topics. A topic is left out if the cluster returns no value for it."""
     from odradek.client.admin import ConfigResource, ResourceType
@@ -46,7 +54,7 @@ def min_insync_replicas(
 
 
 def disk_troubles(
-    client: Client, brokers: Sequence[int], timeout: float
+    client: Asker, brokers: Sequence[int], timeout: float
 ) -> dict[int, list[TroubledDirectory]]:
     """Read the full, hung and demoted directories by broker. A broker that is silent, or whose disks are all sound,
     is left out.
@@ -65,7 +73,7 @@ def disk_troubles(
     return found
 
 
-def retiring_directories(client: Client, brokers: Sequence[int], timeout: float) -> set[tuple[int, str]]:
+def retiring_directories(client: Asker, brokers: Sequence[int], timeout: float) -> set[tuple[int, str]]:
     """Find (broker, path) of each directory that `odradek disk retire` is emptying, or has emptied but not
     released yet.
     """
