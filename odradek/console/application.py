@@ -29,6 +29,8 @@ __all__ = ["Application"]
 
 SHARED_SECONDS = 1.0
 SHARED_MAX = 256
+SHARED_WAIT_SECONDS_MAX = 60.0
+"""The time for which a request waits for an answer that another request has asked for."""
 _JSON = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
 _DONE = b"{}"
 _PAGE_NAMES = frozenset(
@@ -157,11 +159,19 @@ class Application:
         if shared is None or (
             shared.event.is_set() and self._clock.monotonic() - shared.made_at > SHARED_SECONDS
         ):
+            self._make_room()
             shared = self._shared[key] = _Shared(self._new_event())
-            self._forget_old()
-            await self._compute(shared, session, route, query)
+            try:
+                await self._compute(shared, session, route, query)
+            finally:
+                # Nobody gets an error that is older than his request.
+                if shared.error is not None and self._shared.get(key) is shared:
+                    del self._shared[key]
         else:
-            await shared.event.wait()
+            with self._clock.timeout_at(self._clock.monotonic() + SHARED_WAIT_SECONDS_MAX) as waited:
+                await shared.event.wait()
+            if waited.expired and not shared.event.is_set():
+                raise ViewError(504, "TOO_BUSY", "this view takes too long: try again in a moment")
         if shared.error is not None:
             raise shared.error
         return shared.body
@@ -182,16 +192,15 @@ class Application:
             shared.made_at = self._clock.monotonic()
             shared.event.set()
 
-    def _forget_old(self) -> None:
+    def _make_room(self) -> None:
+        """Forget answers that are too old, or too many. Raises `ViewError` if too many are still computed."""
         now = self._clock.monotonic()
-        old = [
-            key
-            for key, each in self._shared.items()
-            if each.event.is_set() and now - each.made_at > SHARED_SECONDS
-        ]
-        for key in old:
-            del self._shared[key]
-        if len(self._shared) > SHARED_MAX:
+        done = [key for key, each in self._shared.items() if each.event.is_set()]
+        done.sort(key=lambda key: self._shared[key].made_at)
+        for key in done:
+            if now - self._shared[key].made_at > SHARED_SECONDS or len(self._shared) >= SHARED_MAX:
+                del self._shared[key]
+        if len(self._shared) >= SHARED_MAX:
             raise ViewError(503, "TOO_BUSY", "too many views are computed at once: try again in a moment")
 
 
