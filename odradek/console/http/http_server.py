@@ -6,11 +6,15 @@ Each connection has a task. It feeds received bytes to an h11 state machine, whi
 a time, in order. A request that is late, too long, or not HTTP
 ends the connection, after a response that says why.
 
-If there are `CONNECTIONS_MAX` connections, a new one replaces the oldest idle connection of the address that has the
-most. So a stranger who opens many connections does not keep others out. If all are busy, the new one is closed.
+If there are `connections_max` connections, a new one replaces the oldest idle connection of the network that has the
+most. (A network is an IPv4 address, or the first 64 bits of an IPv6 address.) If none is idle, it replaces the oldest
+one that sends a whole response. So a stranger who opens many connections does not keep others out. If all connections
+stream, the new one is closed. At most `busy_max` connections of a network are busy without a stream; a further request
+gets 503. (Who may stream is the business of those who make responses.)
 
 A response that streams ends with its connection. While it runs, a second task reads: when the peer has closed its end,
-the stream's task is cancelled at once. A peer that takes no bytes for `STALLED_SECONDS_MAX` loses its connection.
+the stream's task is cancelled at once. A peer that takes no bytes for `stalled_seconds_max` loses its connection. So
+does one that takes fewer than `slowest_bytes_per_second` bytes, after as many seconds.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import h11
 
 from odradek.console.http.messages import BadTarget, Gone, Headers, Request, Response, Stream, parse_target
 from odradek.env.ports import Clock, Conn, ConnectionLost, Listener, Log, TaskGroup
+from odradek.security.handshakes import network_of
 
 __all__ = ["Encryption", "HttpServer", "Limits"]
 
@@ -37,6 +42,7 @@ _REFUSED: Mapping[int, str] = {
     413: "the body is too long",
     414: "the address is too long",
     431: "the head is too long",
+    503: "too many requests at once from this address: try again in a moment",
     501: "this server does not read such a request",
     505: "this server speaks HTTP/1.1",
 }
@@ -62,6 +68,10 @@ class Limits:
     """The time that a connection may wait for its next request."""
     stalled_seconds_max: float = 30.0
     """The time in which a peer takes no byte of a response."""
+    slowest_bytes_per_second: float = 16 * 1024.0
+    """The slowest peer that gets a whole response, or a piece of a stream, after `stalled_seconds_max`."""
+    busy_max: int = 16
+    """The connections of one network that may be busy at once, without those that stream."""
     linger_seconds_max: float = 1.0
     """The time for which a refused peer may send on, so that it reads why."""
 
@@ -72,7 +82,11 @@ class _Peer:
 
     conn: Conn
     host: str
+    network: str
     is_busy: bool = False
+    is_sending: bool = False
+    """True while it sends a response that is no stream."""
+    is_streaming: bool = False
 
 
 class HttpServer:
@@ -133,24 +147,29 @@ class HttpServer:
                 self._counts["dropped"] += 1
                 conn.close()
                 continue
-            peer = _Peer(conn, conn.peer_host)
+            peer = _Peer(conn, conn.peer_host, network_of(conn.peer_host))
             self._peers[peer] = None
             self._tasks.start_soon(self._serve, peer, name="console connection")
 
     def _make_room(self) -> bool:
         if len(self._peers) < self._limits.connections_max:
             return True
-        of_host: dict[str, list[_Peer]] = {}
+        of_network: dict[str, list[_Peer]] = {}
         for each in self._peers:
-            of_host.setdefault(each.host, []).append(each)
-        for peers in sorted(of_host.values(), key=len, reverse=True):
-            for each in peers:
-                if not each.is_busy:
-                    self._counts["dropped"] += 1
-                    self._peers.pop(each, None)
-                    each.conn.close()
-                    return True
+            of_network.setdefault(each.network, []).append(each)
+        largest_first = sorted(of_network.values(), key=len, reverse=True)
+        for may_send in (False, True):
+            for peers in largest_first:
+                for each in peers:
+                    if not each.is_busy or (may_send and each.is_sending):
+                        self._drop(each)
+                        return True
         return False
+
+    def _drop(self, peer: _Peer) -> None:
+        self._counts["dropped"] += 1
+        self._peers.pop(peer, None)
+        peer.conn.close()
 
     def close(self) -> None:
         """Stop accepting connections, and end all open connections."""
@@ -203,6 +222,11 @@ class HttpServer:
         """Note that somebody looks."""
         self._last_active = self._clock.monotonic()
 
+    def may_be_busy(self, network: str) -> bool:
+        """True if one more connection of this network may be busy."""
+        busy = [each for each in self._peers if each.is_busy and not each.is_streaming]
+        return sum(each.network == network for each in busy) < self._limits.busy_max
+
     def count(self, what: str) -> None:
         """Add one to a counter of `statistics`."""
         self._counts[what] += 1
@@ -239,6 +263,8 @@ class _Exchanges:
         while True:
             try:
                 request = await self._next_request()
+                if request is not None and not self._server.may_be_busy(self._peer.network):
+                    raise _Refused(503)
             except _Refused as refusal:
                 self._server.count("refused")
                 await self._refuse(refusal)
@@ -357,6 +383,7 @@ class _Exchanges:
         head = h11.Response(status_code=response.status, headers=headers, reason=reason)
         data = self._machine.send(head) or b""
         if response.stream is not None:
+            self._peer.is_streaming = True
             try:
                 await self._send(data)
                 await self._stream(response.stream)
@@ -368,7 +395,11 @@ class _Exchanges:
         if response.status != HTTPStatus.NOT_MODIFIED and request.method != "HEAD":
             data += self._machine.send(h11.Data(data=response.body)) or b""
         data += self._machine.send(h11.EndOfMessage()) or b""
-        await self._send(data)
+        self._peer.is_sending = True
+        try:
+            await self._send(data)
+        finally:
+            self._peer.is_sending = False
 
     async def _stream(self, stream: Stream) -> None:
         """Run a response that streams, until it ends or the peer has gone."""
@@ -427,13 +458,14 @@ class _Exchanges:
                 left -= count or 0
 
     async def _send(self, data: bytes | None) -> None:
+        """Send bytes. Raises `ConnectionLost` if the peer takes none of them for a while, or takes too long for all."""
         left = memoryview(data or b"")
+        stalled = self._limits.stalled_seconds_max
+        end = self._clock.monotonic() + stalled + len(left) / self._limits.slowest_bytes_per_second
         while left:
             left = left[self._conn.send([left]) :]
             if left:
-                with self._clock.timeout_at(
-                    self._clock.monotonic() + self._limits.stalled_seconds_max
-                ) as waited:
+                with self._clock.timeout_at(min(end, self._clock.monotonic() + stalled)) as waited:
                     await self._conn.writable()
-                if waited.expired:
-                    raise ConnectionLost("the peer takes no bytes")
+                if waited.expired or self._clock.monotonic() > end:
+                    raise ConnectionLost("the peer takes no bytes, or too few")
