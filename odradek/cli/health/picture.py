@@ -67,6 +67,8 @@ class Picture(NamedTuple):
     troubles: Mapping[int, Sequence[TroubledDirectory]]
     hanging: HangingSearch | None
     """None unless open transactions were searched."""
+    log_dirs_at: float = 0.0
+    """When the log directories were asked, in seconds of the monotonic clock."""
 
     @property
     def is_current(self) -> bool:
@@ -95,6 +97,8 @@ def look_at_cluster(client: Asker, timeout: float, *, hanging_since_ms: int | No
     With `hanging_since_ms` (milliseconds since 1970), open transactions without a write since then are searched, too.
     Raises `KafkaError` if the user lacks the right to describe the cluster, and `ClientError` if no broker answers.
     """
+    import time
+
     patience = min(timeout, LOOK_SECONDS_MAX)
     cluster = client.admin.describe_cluster(include_fenced=True)
     quorum = _asked(lambda: client.admin.describe_quorum(timeout=patience))
@@ -102,6 +106,7 @@ def look_at_cluster(client: Asker, timeout: float, *, hanging_since_ms: int | No
     if quorum is not None:
         moving = _asked(lambda: client.admin.list_partition_reassignments(timeout=patience))
     alive = [broker.node_id for broker in cluster.brokers if broker.node_id not in cluster.fenced]
+    log_dirs_at = time.monotonic()
     log_dirs = _asked(lambda: _log_dirs(client, alive, patience)) or []
     silent = _silent(log_dirs)
     if silent:
@@ -125,6 +130,7 @@ def look_at_cluster(client: Asker, timeout: float, *, hanging_since_ms: int | No
         log_dirs,
         troubles,
         hanging,
+        log_dirs_at,
     )
 
 

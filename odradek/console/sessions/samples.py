@@ -19,7 +19,7 @@ from odradek.client.shells.blocking import Client
 from odradek.wire.errors import KafkaError
 from odradek.wire.topic_partition import TopicPartition
 
-__all__ = ["FRESH_SECONDS", "Sample", "Samples"]
+__all__ = ["FRESH_SECONDS", "Sample", "Samples", "growth_by_broker", "records_by_partition"]
 
 FRESH_SECONDS = 1.0
 _FRESH_SHARE = 4.0
@@ -40,6 +40,8 @@ class Sample(NamedTuple):
     picture: Picture
     ends: Mapping[TopicPartition, int]
     """The end offset of each partition that answered."""
+    ends_at: float
+    """When the ends were asked. (The picture knows when its log directories were.)"""
 
 
 class _Asker(NamedTuple):
@@ -98,7 +100,8 @@ class Samples:
             for index, each in sorted(topic.partitions.items())
             if each.leader >= 0 and each.leader not in picture.silent
         ][:_ENDS_MAX]
-        return Sample(at, picture, self._ends(keys))
+        ends_at = time.monotonic()
+        return Sample(at, picture, self._ends(keys), ends_at)
 
     def _ends(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask the leaders for the ends of these partitions: one request to each. Those without an answer are left out."""
@@ -113,3 +116,39 @@ class Samples:
             # The state is worth showing without rates.
             return {}
         return {key: end for key, end in found.items() if isinstance(end, int)}
+
+
+def records_by_partition(before: Sample | None, now: Sample) -> dict[TopicPartition, float]:
+    """Return the records per second of each partition whose leader answered both times."""
+    if before is None:
+        return {}
+    seconds = now.ends_at - before.ends_at
+    return {
+        key: max(0, end - before.ends[key]) / seconds for key, end in now.ends.items() if key in before.ends
+    }
+
+
+def growth_by_broker(before: Sample | None, now: Sample) -> dict[int, float]:
+    """Return the bytes per second by which the logs of each broker grow; negative while segments are deleted.
+
+    A broker that did not answer both times is left out, and so is a log directory that failed in between.
+    """
+    if before is None:
+        return {}
+    old, new = _sizes(before.picture), _sizes(now.picture)
+    seconds = now.picture.log_dirs_at - before.picture.log_dirs_at
+    growth: dict[int, float] = {}
+    for (broker, path), size in new.items():
+        if (broker, path) in old:
+            growth[broker] = growth.get(broker, 0.0) + (size - old[broker, path]) / seconds
+    return growth
+
+
+def _sizes(picture: Picture) -> dict[tuple[int, str], int]:
+    return {
+        (each.broker, directory.path): directory.size
+        for each in picture.log_dirs
+        if each.error is None
+        for directory in each.directories
+        if directory.error is None
+    }

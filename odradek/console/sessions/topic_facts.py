@@ -8,7 +8,7 @@ import attrs
 
 from odradek.client.admin import BrokerLogDirs, LogDirReplica, Reassignment
 from odradek.client.core.known_cluster import Partition, Topic
-from odradek.console.sessions.samples import Sample
+from odradek.console.sessions.samples import Sample, records_by_partition
 from odradek.console.sessions.session import Session
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
@@ -36,8 +36,8 @@ class TopicFacts:
     """The brokers that are down, or do not answer."""
     replicas: Mapping[TopicPartition, Sequence[HeldReplica]] | None = None
     """The replicas of each partition; None if the user may not see them."""
-    rates: Mapping[str, float] | None = None
-    """The records per second of each topic; None if there is no older sample."""
+    rates: Mapping[str, float] = attrs.field(factory=dict)
+    """The records per second of each topic, as far as they are known."""
     moving: Mapping[TopicPartition, Reassignment] = attrs.field(factory=dict)
     log_dirs: Sequence[BrokerLogDirs] = ()
     under_min_isr: frozenset[str] = frozenset()
@@ -97,13 +97,8 @@ def _held(log_dirs: Sequence[BrokerLogDirs]) -> dict[TopicPartition, list[HeldRe
     return found
 
 
-def _rates(before: Sample | None, now: Sample) -> dict[str, float] | None:
-    if before is None:
-        return None
-    seconds = now.at - before.at
+def _rates(before: Sample | None, now: Sample) -> dict[str, float]:
     rates: dict[str, float] = {}
-    for key, end in now.ends.items():
-        old = before.ends.get(key)
-        if old is not None:
-            rates[key.topic] = rates.get(key.topic, 0.0) + max(0, end - old) / seconds
+    for key, rate in records_by_partition(before, now).items():
+        rates[key.topic] = rates.get(key.topic, 0.0) + rate
     return rates

@@ -8,6 +8,7 @@ import attrs
 
 from odradek.cli.health.picture import Picture, is_silent_voter
 from odradek.client.admin import LogDirDescription, QuorumDescription, QuorumReplica
+from odradek.console.sessions.samples import growth_by_broker
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.fields import about
 from odradek.console.shapes.queries import NoQuery
@@ -111,15 +112,13 @@ def brokers(session: Session, query: NoQuery) -> Sequence[BrokerRow]:
     """List the brokers with their load and the state of their disks."""
     before, now = session.samples.latest()
     picture = now.picture
-    seconds = 0.0 if before is None else now.at - before.at
-    old = {} if before is None else _bytes_by_broker(before.picture)
+    growth = growth_by_broker(before, now)
     new = _bytes_by_broker(picture)
     disks = _disks(picture)
     controllers = _quorum_ids(picture.quorum)
     rows = []
     for each in picture.cluster.brokers:
         node = each.node_id
-        gain = new[node] - old[node] if node in new and node in old else None
         rows.append(
             BrokerRow(
                 id=node,
@@ -138,7 +137,7 @@ def brokers(session: Session, query: NoQuery) -> Sequence[BrokerRow]:
                 replicas=picture.partitions.replicas.get(node, 0),
                 offline_replicas=len(picture.partitions.away.get(node, ())),
                 bytes=new.get(node),
-                bytes_per_second=None if gain is None else gain / seconds,
+                bytes_per_second=growth.get(node),
                 disks=disks.get(node, ()),
             )
         )

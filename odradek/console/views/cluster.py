@@ -9,7 +9,7 @@ import attrs
 import odradek
 from odradek.cli.health.judgement import Problem, problems_of
 from odradek.client.errors import ClientError
-from odradek.console.sessions.samples import Sample
+from odradek.console.sessions.samples import Sample, growth_by_broker, records_by_partition
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.fields import about
 from odradek.console.shapes.queries import NoQuery
@@ -109,9 +109,9 @@ class Overview:
     under_replicated: int = attrs.field(metadata=about("the number of partitions that lack replicas in sync"))
     under_min_isr: int = attrs.field(metadata=about("the number of partitions below min.insync.replicas"))
     moving: int | None = attrs.field(metadata=about("the number of partitions that are moved"))
-    records_per_second: float | None = attrs.field(metadata=about("records that come in; null at first"))
+    records_per_second: float | None = attrs.field(metadata=about("records that come in; null if unknown"))
     bytes_per_second: float | None = attrs.field(
-        metadata=about("the growth of all logs, with all replicas; null at first")
+        metadata=about("the growth of the logs of all brokers that answer; null if unknown")
     )
     bytes: int | None = attrs.field(metadata=about("the bytes of all logs, with all replicas"))
 
@@ -158,7 +158,7 @@ def overview(session: Session, query: NoQuery) -> Overview:
         under_min_isr=len(found.under_min_isr),
         moving=None if picture.moving is None else len(picture.moving),
         records_per_second=_records_per_second(before, now),
-        bytes_per_second=_rate(before, now, _bytes(before), _bytes(now)),
+        bytes_per_second=_growth(before, now),
         bytes=_bytes(now),
     )
 
@@ -183,19 +183,16 @@ def _trouble(problem: Problem) -> Trouble:
 
 
 def _records_per_second(before: Sample | None, now: Sample) -> float | None:
-    if before is None:
-        return None
-    gain = sum(max(0, end - before.ends[key]) for key, end in now.ends.items() if key in before.ends)
-    return gain / (now.at - before.at)
+    rates = records_by_partition(before, now)
+    return sum(rates.values()) if rates else None
 
 
-def _bytes(sample: Sample | None) -> int | None:
-    if sample is None or not sample.picture.log_dirs:
+def _bytes(sample: Sample) -> int | None:
+    if not sample.picture.log_dirs:
         return None
     return sum(directory.size for each in sample.picture.log_dirs for directory in each.directories)
 
 
-def _rate(before: Sample | None, now: Sample, old: int | None, new: int | None) -> float | None:
-    if before is None or old is None or new is None:
-        return None
-    return max(0, new - old) / (now.at - before.at)
+def _growth(before: Sample | None, now: Sample) -> float | None:
+    growth = growth_by_broker(before, now)
+    return max(0.0, sum(growth.values())) if growth else None

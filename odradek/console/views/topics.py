@@ -73,7 +73,7 @@ class TopicRow:
     bytes: int | None = attrs.field(
         metadata=about("bytes of the largest replica of each partition; null if the user may not see them")
     )
-    records_per_second: float | None = attrs.field(metadata=about("records that come in; null at first"))
+    records_per_second: float | None = attrs.field(metadata=about("records that come in; null if unknown"))
     cleanup_policy: str | None = attrs.field(metadata=about("delete, compact, or both"))
 
 
@@ -151,7 +151,7 @@ def _row(facts: TopicFacts, each: Topic) -> TopicRow:
         if facts.moving
         else 0,
         bytes=facts.size_of_topic(each),
-        records_per_second=None if facts.rates is None else facts.rates.get(each.name, 0.0),
+        records_per_second=facts.rates.get(each.name),
         cleanup_policy=None,
     )
 
@@ -239,7 +239,7 @@ class TopicDescription:
     under_replicated: int = attrs.field(metadata=about("partitions that lack replicas in sync"))
     offline: int = attrs.field(metadata=about("partitions without a leader"))
     bytes: int | None = attrs.field(metadata=about("bytes of the largest replica of each partition"))
-    records_per_second: float | None = attrs.field(metadata=about("records that come in; null at first"))
+    records_per_second: float | None = attrs.field(metadata=about("records that come in; null if unknown"))
     total: int = attrs.field(metadata=about("the number of partitions"))
     page: int = attrs.field(metadata=about("the page of partitions"))
     pages: int = attrs.field(metadata=about("the number of pages"))

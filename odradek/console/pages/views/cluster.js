@@ -127,7 +127,7 @@ function figures(data) {
     tile("under min ISR", count(data.under_min_isr), { tone: bad(data.under_min_isr, "critical"), href: data.under_min_isr ? "/topics?state=under_min_isr" : null }),
     tile("moving", count(data.moving), { href: "/moves" }),
     tile("records in", rate(data.records_per_second)),
-    tile("data in", byteRate(data.bytes_per_second)),
+    tile("growth of logs", byteRate(data.bytes_per_second)),
   );
 }
 
