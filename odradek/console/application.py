@@ -127,16 +127,17 @@ class Application:
                 return Response(200, (*_JSON, ("Set-Cookie", await self._door.log_out(request))), _DONE)
             case "/api/openapi.json":
                 return Response(200, _JSON, description())
-        session = self._door.session_of(request)
-        if session is None and request.path == "/api/session" and not request.words:
+        visit = self._door.visit_of(request)
+        if visit is None and request.path == "/api/session" and not request.words:
             return Response(200, _JSON, encode_document(stranger(await self._door.mechanisms())))
-        if session is None:
+        if visit is None:
             raise ViewError(401, "LOGIN_NEEDED", "log in first")
+        session = visit.session
         if request.path == "/api/events":
-            return self._events(session, request.words)
+            return visit.bind(self._events(session, request.words))
         route, query = _asked(request.parts, request.words)
         if route.run is None:
-            return await self._streams.response(route, session, query)
+            return visit.bind(await self._streams.response(route, session, query))
         return Response(200, _JSON, await self.viewed(session, route, query))
 
     def _events(self, session: Session, words: Sequence[tuple[str, str]]) -> Response:

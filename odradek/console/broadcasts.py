@@ -13,9 +13,10 @@ import attrs
 
 from odradek.console.http.messages import Gone, Response, Send
 from odradek.console.sessions.session import Session
+from odradek.console.sessions.visits import TROUBLE
 from odradek.console.shapes.documents import encode_document
 from odradek.console.shapes.view_errors import ViewError
-from odradek.console.stream_responses import EVENT_HEADERS, SILENCE, TROUBLE
+from odradek.console.stream_responses import EVENT_HEADERS, SILENCE
 from odradek.console.streams.thread_stream import SILENT_SECONDS_MAX, encode_event
 from odradek.console.views.route import Route
 from odradek.env.ports import Clock, Event, Meter, TaskGroup
@@ -82,7 +83,7 @@ class Broadcasts:
         listener = _Listener(self._new_event())
 
         async def run(send: Send, gone: Gone) -> None:
-            gone.call(listener.woken.set)
+            gone.call(lambda: listener.woken.set())
             await send(SILENCE)
             poll = self._polls.get(key)
             if poll is None:
@@ -108,7 +109,6 @@ class Broadcasts:
                 return
             else:
                 listener.woken = woken = self._new_event()
-                gone.call(woken.set)
                 with self._clock.timeout_at(self._clock.monotonic() + SILENT_SECONDS_MAX) as waited:
                     await woken.wait()
                 if waited.expired:

@@ -37,7 +37,7 @@ __all__ = ["make_application", "open_door", "run_console"]
 VIEW_THREADS = 8
 SECRET_BYTES = 32
 PROBE_SECONDS = 3.0
-EXPIRE_SECONDS = 60.0
+EXPIRE_SECONDS = 5.0
 _IDLE_CHECKS = 10
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from odradek.console.http.messages import Gone, Response, Send
 from odradek.console.sessions.session import Session
+from odradek.console.sessions.visits import TROUBLE
 from odradek.console.shapes.documents import encode_document
 from odradek.console.shapes.view_errors import ViewError, view_error_of
 from odradek.console.streams.thread_stream import (
@@ -26,8 +27,6 @@ __all__ = ["EVENT_HEADERS", "STREAMS_MAX", "StreamResponses"]
 
 STREAMS_MAX = 16
 EVENT_HEADERS = (("Content-Type", "text/event-stream"), ("Cache-Control", "no-store"))
-TROUBLE = "trouble"
-"""The name of the event with which a stream ends if its view fails. Its value is that of any error of the API."""
 SILENCE = b": \n\n"
 """A comment of server-sent events, which browsers ignore."""
 
@@ -74,7 +73,9 @@ class StreamResponses:
         except BaseException:
             stream.end()
             raise
-        if file.error is not None:
+        if not file.is_begun:
+            # The reason is there already, since nothing but an error ends the wait before the file begins.
+            assert file.error is not None
             raise file.error
 
         async def run(send: Send, gone: Gone) -> None:
@@ -136,11 +137,14 @@ class _File:
         self._call_soon = call_soon
         self.name = ""
         self.content_type = ""
+        self.is_begun = False
+        """False if the view has failed before its file began."""
         self.error: ViewError | None = None
 
     def begin(self, name: str, content_type: str) -> None:
         """Note, in the view's thread, that the file begins."""
         self.name, self.content_type = name, content_type
+        self.is_begun = True
         self._call_soon(lambda: self.decided.set())
 
     def fail(self, error: ViewError) -> None:

@@ -132,9 +132,8 @@ class Scan:
                 self.reason = "limit"
                 return
             is_endless = any(self.spans[index].end is None for index in pending)
-            if not is_endless and (
-                time.monotonic() > deadline or self.progress.scanned_bytes >= self._bytes_max
-            ):
+            is_too_much = not is_endless and self.progress.scanned_bytes >= self._bytes_max
+            if is_too_much or time.monotonic() > deadline:
                 self.reason = "budget"
                 return
             most = min(limit - self.progress.found, ROUND_RECORDS_MAX)

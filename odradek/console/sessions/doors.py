@@ -7,6 +7,7 @@ from typing import Protocol
 
 from odradek.console.http.messages import Request
 from odradek.console.sessions.session import Session
+from odradek.console.sessions.visits import Visit
 from odradek.console.shapes.view_errors import ViewError
 
 __all__ = ["Door", "OpenDoor"]
@@ -19,8 +20,8 @@ class Door(Protocol):
     def needs_login(self) -> bool:
         """True if users log in."""
 
-    def session_of(self, request: Request) -> Session | None:
-        """Return the session of a request; None if its user has to log in."""
+    def visit_of(self, request: Request) -> Visit | None:
+        """Return the visit of a request; None if its user has to log in."""
 
     async def mechanisms(self) -> Sequence[str]:
         """Return the mechanisms by which users can log in, the best first."""
@@ -33,15 +34,15 @@ class Door(Protocol):
 
 
 class OpenDoor:
-    """The door of a console without logins: all requests have the same session."""
+    """The door of a console without logins: all requests belong to the same visit."""
 
     needs_login = False
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._visit = Visit(session)
 
-    def session_of(self, request: Request) -> Session | None:
-        return self._session
+    def visit_of(self, request: Request) -> Visit | None:
+        return self._visit
 
     async def mechanisms(self) -> Sequence[str]:
         return ()
@@ -54,4 +55,4 @@ class OpenDoor:
 
     def close(self) -> None:
         """Close the clients of the session."""
-        self._session.close()
+        self._visit.session.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -17,6 +18,7 @@ from odradek.client.errors import AuthenticationFailed
 from odradek.console.http.messages import Request
 from odradek.console.sessions.session import Session
 from odradek.console.sessions.session_table import FailedLogins, SessionTable
+from odradek.console.sessions.visits import Visit
 from odradek.console.shapes.view_errors import ViewError, view_error_of
 from odradek.env.ports import Clock, Log, Workers
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -31,6 +33,8 @@ _TOKEN = "OAUTHBEARER"
 _CHARACTERS_MAX = 16 * 1024
 _AT_ONCE_MAX = 4
 MECHANISMS_SECONDS = 60.0
+_LAST_SECOND = 1 << 40
+"""The greatest time that is computed with, in seconds since 1970."""
 
 
 @attrs.define(eq=False)
@@ -40,6 +44,14 @@ class _Account:
     key: bytes
     session: Session
     users: int = 0
+
+
+@attrs.frozen(eq=False)
+class _Entry:
+    """What a cookie stands for."""
+
+    account: _Account
+    visit: Visit
 
 
 @attrs.frozen
@@ -60,7 +72,23 @@ class _Credentials:
     @property
     def shown_user(self) -> str | None:
         """The name to show: for a token the subject that it claims, which the brokers have verified."""
-        return self.user if self.token is None else _subject(self.token)
+        if self.token is None:
+            return self.user
+        subject = _claims(self.token).get("sub")
+        return subject if isinstance(subject, str) else None
+
+    @property
+    def owner(self) -> object:
+        """What counts as one user. A new token of the same subject is no other one."""
+        return (self.token is not None, self.shown_user or self.key)
+
+    @property
+    def expires_at(self) -> float:
+        """The end of the token in seconds since 1970, as it claims; infinite if there is none."""
+        expiry = None if self.token is None else _claims(self.token).get("exp")
+        if isinstance(expiry, bool) or not isinstance(expiry, int | float) or expiry != expiry:  # noqa: PLR0124 - NaN
+            return math.inf
+        return float(max(0, min(expiry, _LAST_SECOND)))
 
     def properties(self) -> Mapping[str, object]:
         """Return the keys of clients that log in with these credentials."""
@@ -77,15 +105,14 @@ class _Credentials:
         }
 
 
-def _subject(token: str) -> str | None:
-    """Read the subject of a JSON Web Token (RFC 7519), without a check; None if it has none."""
+def _claims(token: str) -> Mapping[str, object]:
+    """Read the claims of a JSON Web Token (RFC 7519), without a check; empty if it is none."""
     parts = token.split(".")
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        subject = claims["sub"]
-    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
-        return None
-    return subject if isinstance(subject, str) else None
+    except (IndexError, ValueError, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}
 
 
 class Logins:
@@ -114,7 +141,7 @@ class Logins:
         self._clock = clock
         self._workers = workers
         self._log = log
-        self._table: SessionTable[_Account] = SessionTable()
+        self._table: SessionTable[_Entry] = SessionTable()
         self._accounts: dict[bytes, _Account] = {}
         self._failed = FailedLogins()
         self._trying = 0
@@ -127,13 +154,13 @@ class Logins:
         """Return the numbers of sessions, and of accounts whose clients are open."""
         return {"sessions": len(self._table), "accounts": len(self._accounts)}
 
-    def session_of(self, request: Request) -> Session | None:
-        """Return the session of a request; None if its user has to log in."""
+    def visit_of(self, request: Request) -> Visit | None:
+        """Return the visit of a request; None if its user has to log in."""
         secret = request.cookie(self._cookie_name)
         if secret is None:
             return None
-        account = self._table.find(secret, self._clock.monotonic())
-        return None if account is None else account.session
+        entry = self._table.find(secret, self._clock.monotonic())
+        return None if entry is None else entry.visit
 
     async def mechanisms(self) -> Sequence[str]:
         """Return the mechanisms by which users can log in, the best first; empty if no broker answers."""
@@ -159,8 +186,16 @@ class Logins:
             account = await self._account(credentials, request.peer)
         finally:
             self._trying -= 1
-        secret = self._new_secret()
-        await self._release(self._table.open(secret, account, self._clock.monotonic()))
+        secret, now = self._new_secret(), self._clock.monotonic()
+        ended = self._table.open(
+            secret,
+            _Entry(account, Visit(account.session)),
+            now,
+            owner=credentials.owner,
+            ends_at=now + credentials.expires_at - self._clock.wall_ms() / 1000,
+        )
+        known = self._close(request)
+        await self._release([*ended, *known])
         self._log.info(
             "console.login", user=credentials.shown_user, mechanism=credentials.mechanism, peer=request.peer
         )
@@ -168,10 +203,7 @@ class Logins:
 
     async def log_out(self, request: Request) -> str:
         """Log a user out. Return the value of the header Set-Cookie that removes the cookie."""
-        secret = request.cookie(self._cookie_name)
-        account = None if secret is None else self._table.close(secret)
-        if account is not None:
-            await self._release([account])
+        await self._release(self._close(request))
         return f"{self._cookie('')}; Max-Age=0"
 
     async def expire(self) -> None:
@@ -183,6 +215,12 @@ class Logins:
         for account in self._accounts.values():
             account.session.close()
         self._accounts.clear()
+
+    def _close(self, request: Request) -> Sequence[_Entry]:
+        """Close the session of a request's cookie. Return what has ended: at most one."""
+        secret = request.cookie(self._cookie_name)
+        entry = None if secret is None else self._table.close(secret)
+        return () if entry is None else (entry,)
 
     def _cookie(self, secret: str) -> str:
         secure = "; Secure" if self._is_encrypted else ""
@@ -269,9 +307,11 @@ class Logins:
             raise
         return session
 
-    async def _release(self, accounts: Sequence[_Account]) -> None:
-        """Note that sessions have ended. Close the clients of accounts that have no session any more."""
-        for account in accounts:
+    async def _release(self, entries: Sequence[_Entry]) -> None:
+        """End the streams of sessions that have ended. Close the clients of accounts that have no session any more."""
+        for entry in entries:
+            entry.visit.close()
+        for account in [each.account for each in entries]:
             account.users -= 1
             if account.users <= 0 and self._accounts.pop(account.key, None) is not None:
                 await self._workers.run(account.session.close)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import attrs
@@ -16,6 +17,7 @@ __all__ = ["IDLE_SECONDS_MAX", "LIFE_SECONDS_MAX", "FailedLogins", "SessionTable
 T = TypeVar("T")
 
 SESSIONS_MAX = 256
+SESSIONS_OF_OWNER_MAX = 16
 IDLE_SECONDS_MAX = 30 * 60.0
 """The seconds without a request after which a session ends."""
 LIFE_SECONDS_MAX = 12 * 3600.0
@@ -33,6 +35,8 @@ class _Open(Generic[T]):
     value: T
     opened_at: float
     used_at: float
+    ends_at: float
+    owner: object
 
 
 class SessionTable(Generic[T]):
@@ -44,14 +48,23 @@ class SessionTable(Generic[T]):
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, secret: str, value: T, now: float) -> list[T]:
-        """Open a session. Return the values of sessions that ended, because they are too old or too many."""
+    def open(
+        self, secret: str, value: T, now: float, *, owner: object, ends_at: float = float("inf")
+    ) -> list[T]:
+        """Open a session that ends at `ends_at` at the latest. Return the values of sessions that ended: they are too
+        old, or too many of the same owner, or too many of all.
+        """
         ended = self.expire(now)
-        while len(self._open) >= SESSIONS_MAX:
-            oldest = min(self._open, key=lambda each: self._open[each].used_at)
-            ended.append(self._open.pop(oldest).value)
-        self._open[_hash(secret)] = _Open(value, now, now)
+        mine = [key for key, each in self._open.items() if each.owner == owner]
+        if len(mine) >= SESSIONS_OF_OWNER_MAX:
+            ended.append(self._end_oldest(mine))
+        elif len(self._open) >= SESSIONS_MAX:
+            ended.append(self._end_oldest(list(self._open)))
+        self._open[_hash(secret)] = _Open(value, now, now, ends_at, owner)
         return ended
+
+    def _end_oldest(self, keys: Sequence[bytes]) -> T:
+        return self._open.pop(min(keys, key=lambda each: self._open[each].used_at)).value
 
     def find(self, secret: str, now: float) -> T | None:
         """Return the value of a session that is still open; None if there is none."""
@@ -77,7 +90,7 @@ class SessionTable(Generic[T]):
 
     @staticmethod
     def _is_old(each: _Open[T], now: float) -> bool:
-        return now - each.used_at > IDLE_SECONDS_MAX or now - each.opened_at > LIFE_SECONDS_MAX
+        return now - each.used_at > IDLE_SECONDS_MAX or now > min(each.opened_at + LIFE_SECONDS_MAX, each.ends_at)
 
 
 def _hash(secret: str) -> bytes:

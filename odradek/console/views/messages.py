@@ -14,7 +14,7 @@ from odradek.console.decoding.decoded import FORMATS
 from odradek.console.reading.found_records import Found, Tick
 from odradek.console.reading.newest import NewestSearch
 from odradek.console.reading.record_filters import PATTERN_CHARACTERS_MAX, RecordFilter, record_filter
-from odradek.console.reading.scan import Progress, Scan, Span
+from odradek.console.reading.scan import SCAN_SECONDS_MAX, Progress, Scan, Span
 from odradek.console.reading.shown_records import ShownRecord, show
 from odradek.console.reading.start_positions import (
     PLACES_PATTERN,
@@ -172,7 +172,7 @@ class _Search:
     ) -> None:
         self._total = None if query.tail else sum(span.left for span in spans.values())
 
-        def make_scan(of: dict[int, Span], seconds_max: float = 60.0) -> Scan:
+        def make_scan(of: dict[int, Span], seconds_max: float = SCAN_SECONDS_MAX) -> Scan:
             return Scan(client, query.topic, of, fits, with_markers=query.markers, seconds_max=seconds_max)
 
         start = parse_start(query.from_)
@@ -182,7 +182,7 @@ class _Search:
         if start.kind == "newest" and not query.tail:
             self._newest = NewestSearch(lambda of: make_scan(dict(of)), ranges, spans, start.number)
         else:
-            self._scan = make_scan(spans)
+            self._scan = make_scan(spans, TAIL_SECONDS_MAX if query.tail else SCAN_SECONDS_MAX)
 
     def run(self) -> Iterator[Found | Tick]:
         """Yield findings and ticks."""

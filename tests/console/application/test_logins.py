@@ -200,10 +200,10 @@ def test_a_cookie_with_hostile_bytes_is_no_session(console: Console) -> None:
 def test_sessions_end_by_time_and_by_number() -> None:
     """A session ends when it was idle for too long, at the end of its life, and when there are too many."""
     table: SessionTable[str] = SessionTable()
-    assert table.open("a", "A", 0.0) == []
+    assert table.open("a", "A", 0.0, owner=1) == []
     assert table.find("a", IDLE_SECONDS_MAX) == "A"
     assert table.find("a", 2 * IDLE_SECONDS_MAX + 1) is None
-    table.open("b", "B", 0.0)
+    table.open("b", "B", 0.0, owner=1)
     now = 0.0
     while now < LIFE_SECONDS_MAX:
         now += IDLE_SECONDS_MAX / 2
@@ -211,8 +211,8 @@ def test_sessions_end_by_time_and_by_number() -> None:
     assert table.find("b", now + 1) is None
     assert sorted(table.expire(now + 1)) == ["A", "B"]
     for number in range(SESSIONS_MAX):
-        assert table.open(f"s{number}", str(number), 10.0 + number) == []
-    assert table.open("new", "new", 1000.0) == ["0"]
+        assert table.open(f"s{number}", str(number), 10.0 + number, owner=number) == []
+    assert table.open("new", "new", 1000.0, owner="new") == ["0"]
     assert len(table) == SESSIONS_MAX
     assert table.close("new") == "new"
     assert table.close("new") is None

@@ -288,6 +288,22 @@ def test_a_tail_shows_records_as_they_are_written(session: Session, topic: str) 
     assert len(events.records) == 2
 
 
+def test_a_tail_ends_after_a_while(session: Session, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tail without an end would keep its thread for ever. It says where to go on."""
+    monkeypatch.setattr("odradek.console.views.messages.TAIL_SECONDS_MAX", 1.0)
+    write(session, topic, 3)
+    events = Events()
+    # Without the limit, the view does not end: the stream is over after a while in any case.
+    late = threading.Timer(20, lambda: setattr(events, "is_over", True))
+    late.start()
+    messages(session, MessagesQuery(topic=topic, from_="latest", tail=True), events)
+    late.cancel()
+    (end,) = events.ends
+    assert end.reason == "budget"
+    assert end.next_ is not None
+    assert end.next_.startswith("at:")
+
+
 def test_one_message_is_shown_and_downloaded_as_a_whole(session: Session, topic: str) -> None:
     """A list cuts a large value, and the view of one message has all of it; bytes and JSON are downloaded."""
     large = b"x" * 900_000
