@@ -18,6 +18,7 @@ from odradek.console.openapi import description
 from odradek.console.routes import route_of
 from odradek.console.sessions.doors import Door
 from odradek.console.sessions.session import Session
+from odradek.console.sessions.turns import Turns
 from odradek.console.shapes.documents import encode_document
 from odradek.console.shapes.view_errors import ViewError, view_error_of
 from odradek.console.stream_responses import StreamResponses
@@ -29,6 +30,8 @@ __all__ = ["Application"]
 
 SHARED_SECONDS = 1.0
 SHARED_MAX = 256
+VIEWS_OF_USER_MAX = 2
+"""The views of one user that are computed at once; others wait."""
 SHARED_WAIT_SECONDS_MAX = 60.0
 """The time for which a request waits for an answer that another request has asked for."""
 _JSON = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
@@ -86,6 +89,7 @@ class Application:
         self._broadcasts = Broadcasts(
             self.viewed, clock=env.clock, meter=env.meter, tasks=tasks, new_event=env.event
         )
+        self._turns = Turns(VIEWS_OF_USER_MAX, env.event)
         self._shared: dict[tuple[Session, str, object], _Shared] = {}
 
     def statistics(self) -> dict[str, int]:
@@ -181,7 +185,11 @@ class Application:
         run = route.run
         assert run is not None
         try:
-            shared.body = await self._workers.run(lambda: encode_document(run(session, query)))
+            if session.is_limited:
+                async with self._turns.of(session):
+                    shared.body = await self._workers.run(lambda: encode_document(run(session, query)))
+            else:
+                shared.body = await self._workers.run(lambda: encode_document(run(session, query)))
         except Exception as error:  # noqa: BLE001 - a bug of one view ends only its request
             shared.error = view_error_of(error)
             if shared.error is None:

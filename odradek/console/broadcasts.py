@@ -24,6 +24,7 @@ from odradek.env.ports import Clock, Event, Meter, TaskGroup
 __all__ = ["LISTENERS_MAX", "Broadcasts"]
 
 LISTENERS_MAX = 32
+LISTENERS_OF_USER_MAX = 8
 PAUSE_SECONDS = 2.0
 PAUSE_SECONDS_MAX = 30.0
 SHARE_MAX = 0.01
@@ -75,6 +76,13 @@ class Broadcasts:
 
     def response(self, name: str, route: Route, session: Session, query: object) -> Response:
         """Make the response to a listener. Its events have this name. Raises `ViewError`."""
+        mine = sum(len(poll.listeners) for (owner, *_), poll in self._polls.items() if owner is session)
+        if session.is_limited and mine >= LISTENERS_OF_USER_MAX:
+            raise ViewError(
+                503,
+                "TOO_MANY_STREAMS",
+                f"{LISTENERS_OF_USER_MAX} of your pages listen already: close another page",
+            )
         if self._count() >= LISTENERS_MAX:
             raise ViewError(
                 503, "TOO_MANY_STREAMS", f"{LISTENERS_MAX} pages listen already: close another page"

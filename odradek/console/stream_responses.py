@@ -1,10 +1,12 @@
 """Makes the responses of views that go on: server-sent events and downloads. PORTED.
 
-Each such view has a thread of its own for as long as its reader listens; at most `STREAMS_MAX` run at once.
+Each such view has a thread of its own for as long as its reader listens; at most `STREAMS_MAX` run at once, and
+`STREAMS_OF_USER_MAX` of a user who has logged in.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from urllib.parse import quote
 
@@ -26,6 +28,7 @@ from odradek.env.ports import Clock, ConnectionLost, Event, Log, TaskGroup, Work
 __all__ = ["EVENT_HEADERS", "STREAMS_MAX", "StreamResponses"]
 
 STREAMS_MAX = 16
+STREAMS_OF_USER_MAX = 4
 EVENT_HEADERS = (("Content-Type", "text/event-stream"), ("Cache-Control", "no-store"))
 SILENCE = b": \n\n"
 """A comment of server-sent events, which browsers ignore."""
@@ -50,24 +53,28 @@ class StreamResponses:
         self._call_soon = call_soon
         self._tasks = tasks
         self._log = log
-        self._running = 0
+        self._running: Counter[Session] = Counter()
 
     def statistics(self) -> dict[str, int]:
         """Return the number of streams that run."""
-        return {"streams": self._running}
+        return {"streams": self._running.total()}
 
     async def response(self, route: Route, session: Session, query: object) -> Response:
         """Make the response of a view that goes on. Raises `ViewError`."""
-        if self._running >= STREAMS_MAX:
+        if session.is_limited and self._running[session] >= STREAMS_OF_USER_MAX:
+            raise ViewError(
+                503, "TOO_MANY_STREAMS", f"you have {STREAMS_OF_USER_MAX} streams already: close another page"
+            )
+        if self._running.total() >= STREAMS_MAX:
             raise ViewError(503, "TOO_MANY_STREAMS", f"{STREAMS_MAX} streams run already: close another page")
         stream = ThreadStream(self._new_event, self._call_soon)
         if route.send is not None:
             send_events = route.send
-            return self._events(stream, lambda: send_events(session, query, EventStream(stream)))
+            return self._events(session, stream, lambda: send_events(session, query, EventStream(stream)))
         write = route.write
         assert write is not None
         file = _File(self._new_event(), self._call_soon)
-        self._start(stream, lambda: write(session, query, ByteStream(stream, file.begin)), file.fail)
+        self._start(session, stream, lambda: write(session, query, ByteStream(stream, file.begin)), file.fail)
         try:
             await file.decided.wait()
         except BaseException:
@@ -91,7 +98,7 @@ class StreamResponses:
         )
         return Response(200, headers, stream=run, close=stream.end)
 
-    def _events(self, stream: ThreadStream, work: Callable[[], None]) -> Response:
+    def _events(self, session: Session, stream: ThreadStream, work: Callable[[], None]) -> Response:
         async def run(send: Send, gone: Gone) -> None:
             # Without a first byte, browsers may wait with the event that the stream is open.
             await send(SILENCE)
@@ -101,17 +108,25 @@ class StreamResponses:
             document = {"status": error.status, "code": error.code, "sentence": error.sentence}
             stream.add(encode_event(TROUBLE, encode_document(document)))
 
-        self._start(stream, work, fail)
+        self._start(session, stream, work, fail)
         return Response(200, EVENT_HEADERS, stream=run, close=stream.end)
 
     def _start(
-        self, stream: ThreadStream, work: Callable[[], None], fail: Callable[[ViewError], None]
+        self,
+        session: Session,
+        stream: ThreadStream,
+        work: Callable[[], None],
+        fail: Callable[[ViewError], None],
     ) -> None:
-        self._running += 1
-        self._tasks.start_soon(self._work, stream, work, fail, name="console stream")
+        self._running[session] += 1
+        self._tasks.start_soon(self._work, session, stream, work, fail, name="console stream")
 
     async def _work(
-        self, stream: ThreadStream, work: Callable[[], None], fail: Callable[[ViewError], None]
+        self,
+        session: Session,
+        stream: ThreadStream,
+        work: Callable[[], None],
+        fail: Callable[[ViewError], None],
     ) -> None:
         """Run a view to its end. Its error goes to `fail`, on the event loop."""
         try:
@@ -125,7 +140,9 @@ class StreamResponses:
                 found = ViewError(500, "BUG", "the console has a bug here; its log has more")
             fail(found)
         finally:
-            self._running -= 1
+            self._running[session] -= 1
+            if not self._running[session]:
+                del self._running[session]
             stream.finish()
 
 

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -17,10 +18,16 @@ import attrs
 from odradek.client.errors import AuthenticationFailed
 from odradek.console.http.messages import Request
 from odradek.console.sessions.session import Session
-from odradek.console.sessions.session_table import FailedLogins, SessionTable
+from odradek.console.sessions.session_table import (
+    FAILURES_MAX,
+    FAILURES_OF_USER_MAX,
+    FailedLogins,
+    SessionTable,
+)
 from odradek.console.sessions.visits import Visit
 from odradek.console.shapes.view_errors import ViewError, view_error_of
-from odradek.env.ports import Clock, Log, Workers
+from odradek.env.ports import Clock, Event, Log, Workers
+from odradek.security.handshakes import network_of
 from odradek.wire.errors import ErrorCode, KafkaError
 
 __all__ = ["COOKIE", "MECHANISMS", "Logins"]
@@ -31,8 +38,11 @@ MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER")
 """The mechanisms of a login, the best first."""
 _TOKEN = "OAUTHBEARER"
 _CHARACTERS_MAX = 16 * 1024
-_AT_ONCE_MAX = 4
+_AT_ONCE_MAX = 8
+_AT_ONCE_OF_NETWORK_MAX = 2
 MECHANISMS_SECONDS = 60.0
+SILENCE_SECONDS = 5.0
+"""After no broker has answered, none is asked for this time."""
 _LAST_SECOND = 1 << 40
 """The greatest time that is computed with, in seconds since 1970."""
 
@@ -86,7 +96,7 @@ class _Credentials:
     def expires_at(self) -> float:
         """The end of the token in seconds since 1970, as it claims; infinite if there is none."""
         expiry = None if self.token is None else _claims(self.token).get("exp")
-        if isinstance(expiry, bool) or not isinstance(expiry, int | float) or expiry != expiry:  # noqa: PLR0124 - NaN
+        if isinstance(expiry, bool) or not isinstance(expiry, int | float) or expiry != expiry:
             return math.inf
         return float(max(0, min(expiry, _LAST_SECOND)))
 
@@ -125,6 +135,7 @@ class Logins:
         port: int,
         is_encrypted: bool,
         find_mechanisms: Callable[[], Sequence[str]],
+        new_event: Callable[[], Event],
         new_secret: Callable[[], str],
         clock: Clock,
         workers: Workers,
@@ -143,8 +154,12 @@ class Logins:
         self._log = log
         self._table: SessionTable[_Entry] = SessionTable()
         self._accounts: dict[bytes, _Account] = {}
-        self._failed = FailedLogins()
-        self._trying = 0
+        self._failed_networks = FailedLogins(FAILURES_MAX)
+        self._failed_users = FailedLogins(FAILURES_OF_USER_MAX)
+        self._trying: Counter[str] = Counter()
+        self._new_event = new_event
+        self._asking: Event | None = None
+        """Set when the question for mechanisms that runs now has its answer."""
         self._mechanisms: Sequence[str] = ()
         self._mechanisms_at = float("-inf")
 
@@ -164,28 +179,39 @@ class Logins:
 
     async def mechanisms(self) -> Sequence[str]:
         """Return the mechanisms by which users can log in, the best first; empty if no broker answers."""
-        if not self._mechanisms or self._clock.monotonic() - self._mechanisms_at > MECHANISMS_SECONDS:
+        kept = MECHANISMS_SECONDS if self._mechanisms else SILENCE_SECONDS
+        if self._clock.monotonic() - self._mechanisms_at <= kept:
+            return self._mechanisms
+        if self._asking is not None:
+            # Strangers may ask, too: one question at a time is enough for all.
+            await self._asking.wait()
+            return self._mechanisms
+        self._asking = self._new_event()
+        try:
             offered = await self._workers.run(self._find_mechanisms)
             self._mechanisms = [each for each in MECHANISMS if each in offered]
+        finally:
             self._mechanisms_at = self._clock.monotonic()
+            self._asking.set()
+            self._asking = None
         return self._mechanisms
 
     async def log_in(self, request: Request) -> str:
         """Log a user in. Return the value of the header Set-Cookie. Raises `ViewError`."""
-        now = self._clock.monotonic()
-        wait = self._failed.wait_seconds(request.peer, now)
-        if wait > 0:
-            raise ViewError(
-                429, "TOO_MANY_LOGINS", f"too many logins have failed: try again in {wait:.0f} seconds"
-            )
-        if self._trying >= _AT_ONCE_MAX:
+        network = network_of(request.peer)
+        self._refuse_early(self._failed_networks, network)
+        if self._trying.total() >= _AT_ONCE_MAX or self._trying[network] >= _AT_ONCE_OF_NETWORK_MAX:
             raise ViewError(429, "TOO_MANY_LOGINS", "too many logins at once: try again in a moment")
-        credentials = await self._credentials(request)
-        self._trying += 1
+        self._trying[network] += 1
         try:
+            credentials = await self._credentials(request)
+            if credentials.user is not None:
+                self._refuse_early(self._failed_users, credentials.user)
             account = await self._account(credentials, request.peer)
         finally:
-            self._trying -= 1
+            self._trying[network] -= 1
+            if not self._trying[network]:
+                del self._trying[network]
         secret, now = self._new_secret(), self._clock.monotonic()
         ended = self._table.open(
             secret,
@@ -215,6 +241,14 @@ class Logins:
         for account in self._accounts.values():
             account.session.close()
         self._accounts.clear()
+
+    def _refuse_early(self, failed: FailedLogins, key: str) -> None:
+        """Raise `ViewError` if too many logins of this key have failed."""
+        wait = failed.wait_seconds(key, self._clock.monotonic())
+        if wait > 0:
+            raise ViewError(
+                429, "TOO_MANY_LOGINS", f"too many logins have failed: try again in {wait:.0f} seconds"
+            )
 
     def _close(self, request: Request) -> Sequence[_Entry]:
         """Close the session of a request's cookie. Return what has ended: at most one."""
@@ -275,7 +309,9 @@ class Logins:
             if isinstance(error, AuthenticationFailed) or (
                 isinstance(error, KafkaError) and error.code is ErrorCode.SASL_AUTHENTICATION_FAILED
             ):
-                self._failed.add(peer, self._clock.monotonic())
+                self._failed_networks.add(network_of(peer), self._clock.monotonic())
+                if credentials.user is not None:
+                    self._failed_users.add(credentials.user, self._clock.monotonic())
                 self._log.warning("console.login_refused", user=credentials.shown_user, peer=peer)
                 raise ViewError(
                     401, "AUTHENTICATION_FAILED", "the cluster does not let this user in"

@@ -69,6 +69,11 @@ class Session:
         """The changes of the cluster."""
         self.is_closed = False
 
+    @property
+    def is_limited(self) -> bool:
+        """True if a user has logged in, who gets a share of the console. A console without logins has only one session."""
+        return self.mechanism is not None
+
     def consumer(self, **keys: object) -> Consumer:
         """Make a consumer with the rights of this user; the caller closes it. Keys have `_` for `.`."""
         more = {name.replace("_", "."): value for name, value in keys.items()}

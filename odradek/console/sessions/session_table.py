@@ -23,11 +23,12 @@ IDLE_SECONDS_MAX = 30 * 60.0
 LIFE_SECONDS_MAX = 12 * 3600.0
 """The seconds after which a session ends although it is in use."""
 FAILURES_MAX = 5
+"""The failures of a network (an IPv4 address, or 64 bits of an IPv6 address) after which it has to wait."""
+FAILURES_OF_USER_MAX = 20
+"""The failures of a user, from all networks, after which he has to wait. It is greater, since strangers cause them, too."""
 FAILURE_SECONDS = 60.0
-"""An address that has failed `FAILURES_MAX` times within these seconds has to wait."""
-HOSTS_MAX = 1024
-HOLD_ALL_FAILURES = 50
-"""With so many failures of all addresses together in this time, everybody has to wait."""
+"""The seconds within which failures count."""
+KEYS_MAX = 1024
 
 
 @attrs.define
@@ -90,7 +91,9 @@ class SessionTable(Generic[T]):
 
     @staticmethod
     def _is_old(each: _Open[T], now: float) -> bool:
-        return now - each.used_at > IDLE_SECONDS_MAX or now > min(each.opened_at + LIFE_SECONDS_MAX, each.ends_at)
+        return now - each.used_at > IDLE_SECONDS_MAX or now > min(
+            each.opened_at + LIFE_SECONDS_MAX, each.ends_at
+        )
 
 
 def _hash(secret: str) -> bytes:
@@ -98,31 +101,31 @@ def _hash(secret: str) -> bytes:
 
 
 class FailedLogins:
-    """The failed logins of the last minute, by address."""
+    """The failed logins of the last minute, by what has failed: a network, or a user."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures_max: int) -> None:
+        """With `failures_max` failures within `FAILURE_SECONDS`, a key has to wait."""
+        self._failures_max = failures_max
         self._failures: dict[str, deque[float]] = {}
 
-    def wait_seconds(self, host: str, now: float) -> float:
-        """Return the seconds that an address has to wait before its next attempt; 0 if it may try now."""
+    def wait_seconds(self, key: str, now: float) -> float:
+        """Return the seconds that a key has to wait before its next attempt; 0 if it may try now."""
         self._forget(now)
-        mine = self._failures.get(host, deque())
-        everybody = sum(map(len, self._failures.values()))
-        if len(mine) < FAILURES_MAX and everybody < HOLD_ALL_FAILURES:
+        mine = self._failures.get(key)
+        if mine is None or len(mine) < self._failures_max:
             return 0.0
-        first = mine[0] if len(mine) >= FAILURES_MAX else min(each[0] for each in self._failures.values())
-        return max(0.0, first + FAILURE_SECONDS - now)
+        return max(0.0, mine[0] + FAILURE_SECONDS - now)
 
-    def add(self, host: str, now: float) -> None:
-        """Note that a login from this address has failed."""
+    def add(self, key: str, now: float) -> None:
+        """Note that a login of this key has failed."""
         self._forget(now)
-        while len(self._failures) >= HOSTS_MAX:
+        while len(self._failures) >= KEYS_MAX:
             del self._failures[next(iter(self._failures))]
-        self._failures.setdefault(host, deque()).append(now)
+        self._failures.setdefault(key, deque()).append(now)
 
     def _forget(self, now: float) -> None:
-        for host, times in list(self._failures.items()):
+        for key, times in list(self._failures.items()):
             while times and now - times[0] >= FAILURE_SECONDS:
                 times.popleft()
             if not times:
-                del self._failures[host]
+                del self._failures[key]

@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import math
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 
 import attrs
@@ -13,14 +14,18 @@ import pytest
 import trio
 import trio.testing
 
+from odradek.client.errors import AuthenticationFailed
 from odradek.console.http.messages import Gone, Request, Response
-from odradek.console.sessions.logins import Logins
+from odradek.console.sessions.logins import SILENCE_SECONDS, Logins
 from odradek.console.sessions.session import Session
 from odradek.console.sessions.session_table import (
+    FAILURES_MAX,
+    FAILURES_OF_USER_MAX,
     IDLE_SECONDS_MAX,
     LIFE_SECONDS_MAX,
     SESSIONS_OF_OWNER_MAX,
 )
+from odradek.console.shapes.view_errors import ViewError
 from odradek.console.stream_responses import EVENT_HEADERS
 from odradek.env.ports import ConnectionLost
 from odradek.env.real import RealEnv
@@ -43,12 +48,32 @@ class HandClock:
         return int((NOW + self.seconds) * 1000)
 
 
-class OfflineSession(Session):
-    """A session whose user is let in without a broker."""
+@attrs.define
+class Brokers:
+    """What brokers would say: everybody is let in but those with the password `wrong`."""
 
-    def __init__(self, properties: Mapping[str, object], user: str | None, mechanism: str) -> None:
-        super().__init__({"bootstrap.servers": "127.0.0.1:1"}, user, mechanism)
-        self.client.describe_cluster = lambda: None  # type: ignore[method-assign,assignment,misc]
+    probes: int = 0
+    silent: bool = False
+    go: threading.Event = attrs.field(factory=threading.Event)
+    """Set unless a question or a login has to wait."""
+
+    def mechanisms(self) -> list[str]:
+        """Say how users log in."""
+        self.probes += 1
+        assert self.go.wait(20)
+        return [] if self.silent else ["SCRAM-SHA-512", "OAUTHBEARER"]
+
+    def session(self, properties: Mapping[str, object], user: str | None, mechanism: str) -> Session:
+        """Make a session whose clients need no broker."""
+        session = Session({"bootstrap.servers": "127.0.0.1:1"}, user, mechanism)
+
+        def describe() -> None:
+            assert self.go.wait(20)
+            if properties.get("odradek.sasl.password") == "wrong":
+                raise AuthenticationFailed("no")
+
+        session.client.describe_cluster = describe  # type: ignore[method-assign,assignment]
+        return session
 
 
 @attrs.define
@@ -57,12 +82,15 @@ class Desk:
 
     logins: Logins
     clock: HandClock
+    brokers: Brokers
 
     async def log_in(self, cookie: str = "", peer: str = "10.0.0.1", **credentials: str) -> str:
         """Log in, and return the cookie."""
         headers = [("content-type", "application/json"), ("cookie", cookie)]
         body = json.dumps(credentials).encode()
-        request = Request("POST", "/api/login", "/api/login", ("api", "login"), (), headers, peer, False, body)
+        request = Request(
+            "POST", "/api/login", "/api/login", ("api", "login"), (), headers, peer, False, body
+        )
         return (await self.logins.log_in(request)).partition(";")[0]
 
     def asking(self, cookie: str) -> Request:
@@ -106,21 +134,26 @@ def with_desk(body: Callable[[Desk, trio.Nursery], Awaitable[None]]) -> None:
     """Run a coroutine function with a desk."""
 
     async def main() -> None:
-        env, clock, numbers = RealEnv(), HandClock(), itertools.count()
+        env, clock, brokers, numbers = RealEnv(), HandClock(), Brokers(), itertools.count()
+        brokers.go.set()
         logins = Logins(
-            OfflineSession,
+            brokers.session,
             port=1,
             is_encrypted=False,
-            find_mechanisms=lambda: ["SCRAM-SHA-512", "OAUTHBEARER"],
+            find_mechanisms=brokers.mechanisms,
+            new_event=env.event,
             new_secret=lambda: f"secret{next(numbers)}",
             clock=clock,  # type: ignore[arg-type]
-            workers=env.new_workers(2),
+            workers=env.new_workers(8),
             log=Lines(),
         )
         try:
             with trio.fail_after(20):
                 async with trio.open_nursery() as tasks:
-                    await body(Desk(logins, clock), tasks)
+                    try:
+                        await body(Desk(logins, clock, brokers), tasks)
+                    finally:
+                        brokers.go.set()
         finally:
             logins.close()
 
@@ -233,5 +266,76 @@ def test_a_user_who_logs_in_too_often_ends_only_his_own_sessions() -> None:
         ]
         assert desk.is_in(other)
         assert [desk.is_in(each) for each in mine] == [False] * 2 + [True] * SESSIONS_OF_OWNER_MAX
+
+    with_desk(body)
+
+
+async def fails(desk: Desk, status: int, **words: str) -> None:
+    """Log in; the login has to fail with this status."""
+    with pytest.raises(ViewError) as caught:
+        await desk.log_in(**words)
+    assert caught.value.status == status, caught.value
+
+
+def test_a_network_that_guesses_has_to_wait_and_no_other() -> None:
+    """All addresses with the same 64 bits count as one. Others log in, whoever else guesses."""
+
+    async def body(desk: Desk, tasks: trio.Nursery) -> None:
+        for network in range(20):
+            for host in range(FAILURES_MAX):
+                peer = f"2001:db8:0:{network}::{host + 1}"
+                await fails(desk, 401, user=f"user{network}.{host}", password="wrong", peer=peer)
+        await fails(desk, 429, user="alice", password="x", peer="2001:db8:0:7:ffff::1")
+        assert desk.is_in(await desk.log_in(user="alice", password="x", peer="2001:db8:0:77::1"))
+
+    with_desk(body)
+
+
+def test_a_user_at_whom_many_guess_has_to_wait() -> None:
+    """Guesses at one user from many networks have a limit, too."""
+
+    async def body(desk: Desk, tasks: trio.Nursery) -> None:
+        for network in range(FAILURES_OF_USER_MAX):
+            await fails(desk, 401, user="alice", password="wrong", peer=f"10.1.0.{network}")
+        await fails(desk, 429, user="alice", password="x")
+        assert desk.is_in(await desk.log_in(user="bob", password="x"))
+
+    with_desk(body)
+
+
+def test_logins_at_once_are_limited_by_network() -> None:
+    """The third login at once of a network is refused, before any broker is asked. Another network logs in."""
+
+    async def body(desk: Desk, tasks: trio.Nursery) -> None:
+        desk.brokers.go.clear()
+        async with trio.open_nursery() as crowd:
+            for number in range(2):
+                crowd.start_soon(lambda name: desk.log_in(user=name, password="x"), f"user{number}")
+            await trio.testing.wait_all_tasks_blocked()
+            await fails(desk, 429, user="bob", password="x")
+            crowd.start_soon(lambda: desk.log_in(user="carol", password="x", peer="10.0.0.2"))
+            await trio.testing.wait_all_tasks_blocked()
+            desk.brokers.go.set()
+        assert desk.logins.statistics()["sessions"] == 3
+
+    with_desk(body)
+
+
+def test_strangers_ask_the_brokers_one_question_at_a_time() -> None:
+    """Twenty strangers share one question, and its answer is kept, also if no broker answers."""
+
+    async def body(desk: Desk, tasks: trio.Nursery) -> None:
+        desk.brokers.go.clear()
+        desk.brokers.silent = True
+        async with trio.open_nursery() as crowd:
+            for _ in range(20):
+                crowd.start_soon(desk.logins.mechanisms)
+            await trio.testing.wait_all_tasks_blocked()
+            desk.brokers.go.set()
+        assert (await desk.logins.mechanisms(), desk.brokers.probes) == ([], 1)
+        desk.brokers.silent = False
+        desk.clock.seconds += SILENCE_SECONDS + 1
+        assert await desk.logins.mechanisms() == ["SCRAM-SHA-512", "OAUTHBEARER"]
+        assert desk.brokers.probes == 2
 
     with_desk(body)

@@ -43,7 +43,16 @@ def sample(
     cluster = ClusterDescription("c", 1, ())
     partitions = Partitions(0, [], [], [], [], {}, {}, {})
     picture = Picture(
-        cluster, [], None, None, partitions, {}, log_dirs, {}, None, at if log_dirs_at is None else log_dirs_at
+        cluster,
+        [],
+        None,
+        None,
+        partitions,
+        {},
+        log_dirs,
+        {},
+        None,
+        at if log_dirs_at is None else log_dirs_at,
     )
     return Sample(at, picture, ends, at if ends_at is None else ends_at)
 
