@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from odradek.node.configuration.console_config import console_refusal
+from odradek.node.configuration.console_config import console_refusal, credentials_refusal
 
 __all__ = ["ConsoleSettings", "SettingsRefused", "why_refused"]
-
-_CREDENTIALS = ("odradek.sasl.", "sasl.")
 
 
 class SettingsRefused(Exception):
@@ -29,7 +27,7 @@ class ConsoleSettings:
     hosts: Sequence[str] = ()
     """More names by which browsers may reach it."""
     client: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    """Keys of clients for the connections to the cluster, without credentials."""
+    """Keys of clients for the connections to the cluster, without credentials of users."""
     tls: Mapping[str, str] | None = attrs.field(default=None, repr=False)
     """Keys such as `ssl.keystore.location` for the listener; None for plain HTTP."""
     idle_seconds: float | None = None
@@ -60,12 +58,6 @@ class ConsoleSettings:
 
 def why_refused(settings: ConsoleSettings) -> str | None:
     """Return a sentence that says why such a console must not be opened; None if it may."""
-    given = [key for key in settings.client if key.startswith(_CREDENTIALS)]
-    if given:
-        return (
-            f"the console takes no credentials ({', '.join(sorted(given))}), because each user logs in with his own: "
-            "remove these keys from its file"
-        )
-    return console_refusal(
+    return credentials_refusal(settings.client) or console_refusal(
         settings.host, is_encrypted=settings.tls is not None, needs_login=settings.needs_login
     )

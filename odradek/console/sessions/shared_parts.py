@@ -8,6 +8,7 @@ They are read from the file with keys of clients (`odradek.console.client.config
 | `schema.registry.basic.auth.user.info` | `user:password` for it |
 | `schema.registry.ssl.truststore.location` | a PEM file with the authorities of its certificate |
 | `odradek.console.schemas` | a TOML file that gives topics their schemas (`decoding/schema_files.py`) |
+| `odradek.console.as.certificate` | `true`: all users may see what the certificate in this file may see |
 | `odradek.controller.KEY` | KEY for the controllers' listener, from which the history is read |
 """
 
@@ -21,6 +22,7 @@ import attrs
 from odradek.cli.connecting import FOR_CONTROLLERS
 from odradek.console.decoding.decoders import Decoders, DecodingSettings
 from odradek.console.decoding.registry import RegistrySettings
+from odradek.node.configuration.console_config import AS_CERTIFICATE
 
 __all__ = ["SharedParts", "shared_parts"]
 
@@ -28,7 +30,7 @@ URL = "schema.registry.url"
 USER_INFO = "schema.registry.basic.auth.user.info"
 TRUSTSTORE = "schema.registry.ssl.truststore.location"
 SCHEMAS = "odradek.console.schemas"
-_OWN = (URL, USER_INFO, TRUSTSTORE, SCHEMAS)
+_OWN = (URL, USER_INFO, TRUSTSTORE, SCHEMAS, AS_CERTIFICATE)
 
 
 @attrs.frozen(eq=False)

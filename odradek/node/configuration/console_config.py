@@ -22,6 +22,7 @@ __all__ = [
     "ConsoleConfig",
     "console_config",
     "console_refusal",
+    "credentials_refusal",
     "is_loopback",
 ]
 
@@ -32,6 +33,11 @@ PROTOCOL = "odradek.console.security.protocol"
 HOSTS = "odradek.console.hosts"
 CLIENT_CONFIG = "odradek.console.client.config"
 IDLE = "odradek.console.idle.ms"
+AS_CERTIFICATE = "odradek.console.as.certificate"
+"""A key in the file with keys of clients, which allows that all users see what the file's credentials may see."""
+_PASSWORDS = ("odradek.sasl.", "sasl.")
+_KEYS_OF_CERTIFICATES = ("odradek.ssl.keystore.", "ssl.key.", "ssl.keystore.")
+_FOR_CONTROLLERS = "odradek.controller."
 PLAINTEXT, SSL = "PLAINTEXT", "SSL"
 AS_SASL = "SASL_SSL"
 """The protocol by whose rules the keys of TLS are read: browsers show a certificate only if a key of this listener asks."""
@@ -92,6 +98,32 @@ def console_refusal(host: str, *, is_encrypted: bool, needs_login: bool) -> str 
             "listen on 127.0.0.1, or give the brokers a listener with SASL"
         )
     return None
+
+
+def credentials_refusal(client: Mapping[str, str]) -> str | None:
+    """Return a sentence that says why a console must not use these keys of clients; None if it may.
+
+    Passwords are always refused. A client's certificate is refused where users do not log in, and so are credentials for
+    the controllers, since the brokers would take every user for their owner. `AS_CERTIFICATE` allows the last two.
+    """
+    passwords = [key for key in client if key.startswith(_PASSWORDS)]
+    if passwords:
+        return (
+            f"the console takes no credentials ({', '.join(sorted(passwords))}), because each user logs in with his own: "
+            "remove these keys from its file"
+        )
+    if client.get(AS_CERTIFICATE, "false").strip().lower() == "true":
+        return None
+    has_logins = client.get("security.protocol", PLAINTEXT).upper().startswith("SASL")
+    mine = () if has_logins else _KEYS_OF_CERTIFICATES
+    theirs = tuple(f"{_FOR_CONTROLLERS}{each}" for each in (*_PASSWORDS, *_KEYS_OF_CERTIFICATES))
+    given = [key for key in client if key.startswith((*mine, *theirs))]
+    if not given:
+        return None
+    return (
+        f"everybody who reaches the console would see what the owner of these credentials may see "
+        f"({', '.join(sorted(given))}): remove them from its file, or allow it there by {AS_CERTIFICATE}=true"
+    )
 
 
 def console_config(

@@ -30,7 +30,12 @@ from odradek.env.child_python import child_environment, child_program
 from odradek.env.ports import Log
 from odradek.env.real_net import listening_socket
 from odradek.metadata_quorum.config.java_properties import MalformedProperties, parse_properties
-from odradek.node.configuration.console_config import CLIENT_CONFIG, ConsoleConfig, console_refusal
+from odradek.node.configuration.console_config import (
+    CLIENT_CONFIG,
+    ConsoleConfig,
+    console_refusal,
+    credentials_refusal,
+)
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.node import NodeCannotStart, NodeCannotStartYet
 
@@ -38,6 +43,8 @@ __all__ = ["ConsoleDoor", "open_console"]
 
 PAUSE_SECONDS = 1.0
 PAUSE_SECONDS_MAX = 60.0
+GOOD_SECONDS = 60.0
+"""A process that has run for so long was no failed start, however it has ended."""
 END_SECONDS_MAX = 3.0
 _EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
@@ -53,7 +60,7 @@ def open_console(config: NodeConfig, log: Log) -> ConsoleDoor | None:
         )
     client = {**settings.client, **_client_file(settings)}
     protocol = client.get("security.protocol", "PLAINTEXT").upper()
-    refusal = console_refusal(
+    refusal = credentials_refusal(client) or console_refusal(
         settings.host, is_encrypted=settings.tls is not None, needs_login=protocol.startswith("SASL")
     )
     if refusal is not None:
@@ -138,9 +145,11 @@ class ConsoleDoor:
         pause = PAUSE_SECONDS
         while True:
             await trio.lowlevel.wait_readable(self._socket)
+            began = trio.current_time()
             status = await self._run_process(bootstrap)
-            if status == 0:
+            if status == 0 or trio.current_time() - began >= GOOD_SECONDS:
                 pause = PAUSE_SECONDS
+            if status == 0:
                 continue
             self._log.warning("console.failed", status=status, pause_seconds=pause)
             self._turn_away()

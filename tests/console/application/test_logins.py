@@ -19,6 +19,7 @@ from odradek.console.sessions.session_table import (
     FailedLogins,
     SessionTable,
 )
+from odradek.console.sessions.shared_parts import shared_parts
 from odradek.console.settings import ConsoleSettings, why_refused
 from tests.console.application.console_here import Console, console_for
 from tests.console.http.served import status_of
@@ -242,8 +243,36 @@ def test_a_console_without_tls_or_logins_stays_on_loopback() -> None:
         assert "no login" in (why_refused(ConsoleSettings(bootstrap="a:1", host=host, tls=tls)) or "")
     for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
         assert why_refused(ConsoleSettings(bootstrap="a:1", host=host)) is None
+    assert why_refused(ConsoleSettings(bootstrap="a:1", client=sasl)) is None
     for key in ("sasl.jaas.config", "odradek.sasl.password", "sasl.mechanism"):
         refusal = why_refused(ConsoleSettings(bootstrap="a:1", client={**sasl, key: "secret-x"}))
         assert refusal is not None
         assert key in refusal
         assert "secret-x" not in refusal
+
+
+def test_nobody_sees_the_cluster_with_a_certificate_by_mistake() -> None:
+    """Where nobody logs in, a client's certificate would give its rights to everybody. It takes a word of its own."""
+    allowed = {"odradek.console.as.certificate": "true"}
+    for protocol, key, is_refused in (
+        ("SSL", "ssl.keystore.location", True),
+        ("SSL", "ssl.keystore.key", True),
+        ("SSL", "ssl.key.password", True),
+        ("SSL", "odradek.ssl.keystore.location", True),
+        ("SSL", "ssl.truststore.location", False),
+        ("SASL_SSL", "ssl.keystore.location", False),
+        ("SSL", "odradek.controller.ssl.keystore.location", True),
+        ("SASL_SSL", "odradek.controller.ssl.keystore.location", True),
+        ("SASL_SSL", "odradek.controller.sasl.mechanism", True),
+        ("SASL_SSL", "odradek.controller.odradek.sasl.password", True),
+        ("SASL_SSL", "odradek.controller.ssl.truststore.location", False),
+    ):
+        client = {"security.protocol": protocol, key: "secret-x"}
+        refusal = why_refused(ConsoleSettings(bootstrap="a:1", client=client))
+        assert (refusal is not None) is is_refused, (protocol, key)
+        if refusal is not None:
+            assert key in refusal
+            assert "odradek.console.as.certificate=true" in refusal
+            assert "secret-x" not in refusal
+        assert why_refused(ConsoleSettings(bootstrap="a:1", client={**client, **allowed})) is None
+    assert shared_parts(allowed)[1] == {}

@@ -54,13 +54,15 @@ async def discard(data: bytes) -> None:
 def test_views_of_one_user_leave_threads_to_others(users: tuple[Session, Session]) -> None:
     """Ten slow views of one user run two at a time, so that another one is answered at once."""
     greedy, other = users
-    go, lock, running, most = threading.Event(), threading.Lock(), [0], [0]
+    go, lock, begun = threading.Event(), threading.Lock(), threading.Semaphore(0)
+    running, most = [0], [0]
 
     def slow(session: Session, query: NoQuery) -> Number:
         """Wait."""
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
+        begun.release()
         assert go.wait(SECONDS)
         with lock:
             running[0] -= 1
@@ -82,8 +84,8 @@ def test_views_of_one_user_leave_threads_to_others(users: tuple[Session, Session
                         )
                     await trio.testing.wait_all_tasks_blocked()
                     with trio.fail_after(SECONDS / 2):
-                        while running[0] < VIEWS_OF_USER_MAX:
-                            await trio.sleep(0.01)
+                        for _ in range(VIEWS_OF_USER_MAX):
+                            await trio.to_thread.run_sync(begun.acquire)
                         found = await application.viewed(other, viewed("/api/quick", quick), NoQuery())
                     assert found == b'{"number":2}'
                     go.set()
