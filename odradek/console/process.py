@@ -100,9 +100,8 @@ def open_door(settings: ConsoleSettings, env: RealEnv, port: int, log: Log) -> O
         port=port,
         is_encrypted=settings.tls is not None,
         find_mechanisms=lambda: find_mechanisms(settings),
-        new_event=env.event,
         new_secret=lambda: secrets.token_urlsafe(SECRET_BYTES),
-        clock=env.clock,
+        env=env,
         workers=env.new_workers(VIEW_THREADS),
         log=log,
     )

@@ -1,7 +1,7 @@
 """Makes the responses of views that go on: server-sent events and downloads. PORTED.
 
-Each such view has a thread of its own for as long as its reader listens; at most `STREAMS_MAX` run at once, and
-`STREAMS_OF_USER_MAX` of a user who has logged in.
+Each such view has a thread of its own for as long as its reader listens. At most `STREAMS_MAX` run at once,
+and `STREAMS_OF_USER_MAX` of a user who has logged in.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from odradek.console.sessions.session_table import (
 )
 from odradek.console.sessions.visits import Visit
 from odradek.console.shapes.view_errors import ViewError, view_error_of
-from odradek.env.ports import Clock, Event, Log, Workers
+from odradek.env.ports import Env, Event, Log, Workers
 from odradek.security.handshakes import network_of
 from odradek.wire.errors import ErrorCode, KafkaError
 
@@ -42,7 +42,7 @@ _AT_ONCE_MAX = 8
 _AT_ONCE_OF_NETWORK_MAX = 2
 MECHANISMS_SECONDS = 60.0
 SILENCE_SECONDS = 5.0
-"""After no broker has answered, none is asked for this time."""
+"""While all brokers are silent, they are asked again after this time."""
 _LAST_SECOND = 1 << 40
 """The greatest time that is computed with, in seconds since 1970."""
 
@@ -135,9 +135,8 @@ class Logins:
         port: int,
         is_encrypted: bool,
         find_mechanisms: Callable[[], Sequence[str]],
-        new_event: Callable[[], Event],
         new_secret: Callable[[], str],
-        clock: Clock,
+        env: Env,
         workers: Workers,
         log: Log,
     ) -> None:
@@ -149,7 +148,7 @@ class Logins:
         self._is_encrypted = is_encrypted
         self._find_mechanisms = find_mechanisms
         self._new_secret = new_secret
-        self._clock = clock
+        self._clock = env.clock
         self._workers = workers
         self._log = log
         self._table: SessionTable[_Entry] = SessionTable()
@@ -157,7 +156,7 @@ class Logins:
         self._failed_networks = FailedLogins(FAILURES_MAX)
         self._failed_users = FailedLogins(FAILURES_OF_USER_MAX)
         self._trying: Counter[str] = Counter()
-        self._new_event = new_event
+        self._new_event = env.event
         self._asking: Event | None = None
         """Set when the question for mechanisms that runs now has its answer."""
         self._mechanisms: Sequence[str] = ()

@@ -103,8 +103,8 @@ def console_refusal(host: str, *, is_encrypted: bool, needs_login: bool) -> str 
 def credentials_refusal(client: Mapping[str, str]) -> str | None:
     """Return a sentence that says why a console must not use these keys of clients; None if it may.
 
-    Passwords are always refused. A client's certificate is refused where users do not log in, and so are credentials for
-    the controllers, since the brokers would take every user for their owner. `AS_CERTIFICATE` allows the last two.
+    Passwords are always refused. A client's certificate is refused where users do not log in. Credentials for the
+    controllers are refused, too. The nodes would take every user for their owner. `AS_CERTIFICATE` allows the last two.
     """
     passwords = [key for key in client if key.startswith(_PASSWORDS)]
     if passwords:

@@ -1,4 +1,4 @@
-"""Answers that requests share: what is refused or fails leaves nothing behind, and nobody waits for ever."""
+"""Answers that requests share: refusals and errors leave nothing behind, and each wait ends."""
 
 from __future__ import annotations
 

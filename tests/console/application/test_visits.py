@@ -49,6 +49,16 @@ class HandClock:
 
 
 @attrs.define
+class HandEnv:
+    """The ports of logins, with a clock that a test moves."""
+
+    clock: HandClock
+
+    def event(self) -> trio.Event:
+        return trio.Event()
+
+
+@attrs.define
 class Brokers:
     """What brokers would say: everybody is let in but those with the password `wrong`."""
 
@@ -141,9 +151,8 @@ def with_desk(body: Callable[[Desk, trio.Nursery], Awaitable[None]]) -> None:
             port=1,
             is_encrypted=False,
             find_mechanisms=brokers.mechanisms,
-            new_event=env.event,
             new_secret=lambda: f"secret{next(numbers)}",
-            clock=clock,  # type: ignore[arg-type]
+            env=HandEnv(clock),  # type: ignore[arg-type]
             workers=env.new_workers(8),
             log=Lines(),
         )
@@ -232,7 +241,7 @@ def test_a_session_ends_with_its_token() -> None:
 
 @pytest.mark.parametrize("expiry", ["soon", True, None, math.nan, math.inf, 10**400, [1]])
 def test_a_strange_end_of_a_token_breaks_nothing(expiry: object) -> None:
-    """The brokers judge tokens. An `exp` that is no time in reach does not end the session."""
+    """The brokers judge tokens. A session goes on if `exp` is no time in reach."""
 
     async def body(desk: Desk, tasks: trio.Nursery) -> None:
         assert desk.is_in(await desk.log_in(token=token(sub="olga", exp=expiry)))
@@ -278,7 +287,7 @@ async def fails(desk: Desk, status: int, **words: str) -> None:
 
 
 def test_a_network_that_guesses_has_to_wait_and_no_other() -> None:
-    """All addresses with the same 64 bits count as one. Others log in, whoever else guesses."""
+    """All addresses with the same 64 bits count as one. Others log in meanwhile."""
 
     async def body(desk: Desk, tasks: trio.Nursery) -> None:
         for network in range(20):

@@ -19,7 +19,7 @@ FAILED = -2
 
 
 def directory(path: str, size: int) -> LogDirDescription:
-    """Describe a log directory with one replica; `FAILED` is one that cannot be read."""
+    """Describe a log directory with one replica; with the size `FAILED`, it cannot be read."""
     if size == FAILED:
         return LogDirDescription(path, -1, -1, (), KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
     return LogDirDescription(path, -1, -1, (LogDirReplica("a", 0, size, 0, False),))

@@ -1,4 +1,4 @@
-"""Crowds at the console's HTTP server: whoever fills it keeps nobody else out. The attackers come from 127.0.0.2."""
+"""Crowds at the console's HTTP server: they keep others out neither by reading slowly nor by asking much. The attackers come from 127.0.0.2."""
 
 from __future__ import annotations
 

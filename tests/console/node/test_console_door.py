@@ -75,7 +75,7 @@ def test_a_pause_is_short_again_after_a_good_run() -> None:
 
 def test_a_node_refuses_a_certificate_for_everybody() -> None:
     """A node says at its start that its console must not lend a client's certificate to everybody."""
-    with pytest.raises(NodeCannotStart, match="as.certificate=true"):
+    with pytest.raises(NodeCannotStart, match=r"as\.certificate=true"):
         open_console(_Node({"ssl.keystore.location": "x"}), Pauses())  # type: ignore[arg-type]
 
 
