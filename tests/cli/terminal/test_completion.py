@@ -103,7 +103,7 @@ HOSTILE = ["$(touch ran)", "x;touch ran", "*", "a b", "it's", "`touch ran`", "~"
 def test_bash_gets_only_plain_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """bash does not quote what it inserts, so it gets no word that it would expand. zsh and fish get all words."""
+    """bash inserts words as they are, so it gets no word that it would expand. zsh and fish get all words."""
     plain = ["plain", "a.b_c-1", "--opt=read", ":files"]
     monkeypatch.setattr(completion, "candidates", lambda words, build: [(w, "") for w in [*HOSTILE, *plain]])
     for shell, words in (("bash", plain), ("zsh", HOSTILE + plain), ("fish", HOSTILE + plain)):
