@@ -67,6 +67,7 @@ def problems_of(picture: Picture) -> list[Problem]:
         *_of_partitions(picture),
         *_of_disks(picture),
         *_of_transactions(picture),
+        *_of_unseen(picture),
     ]
     return sorted(found, key=lambda each: each.is_warning)
 
@@ -237,6 +238,18 @@ def _of_transactions(picture: Picture) -> Iterator[Problem]:
             "hanging-transaction",
             f"{counted(left, 'more transaction')} without a recent write {'is' if left == 1 else 'are'} open",
             "`odradek txn find-hanging` shows how to end each of them",
+        )
+
+
+def _of_unseen(picture: Picture) -> Iterator[Problem]:
+    for each in picture.unseen:
+        named = f" ({_some(each.partitions)})" if each.partitions else ""
+        yield Problem(
+            "not-seen",
+            f"the {each.things}{named} were not seen: {each.reason}",
+            "",
+            broker=each.broker,
+            partitions=each.partitions,
         )
 
 
