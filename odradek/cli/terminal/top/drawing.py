@@ -153,7 +153,7 @@ def _head(
     if note:
         state, colour = f"no answer now: {note}", RED
     elif now.missing:
-        state, colour = f"groups and clients are missing: {now.missing}", YELLOW
+        state, colour = f"some figures are missing: {now.missing}", YELLOW
     elif wrong:
         more = f" (and {counted(len(wrong) - 1, 'more problem')})" if len(wrong) > 1 else ""
         state, colour = f"{wrong[0].text}{more}", RED if grave else YELLOW
