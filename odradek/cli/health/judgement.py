@@ -78,7 +78,14 @@ def exit_status(problems: Sequence[Problem]) -> int:
 
 
 def _of_quorum(quorum: QuorumDescription | None) -> Iterator[Problem]:
-    if quorum is None or quorum.leader is None:
+    if quorum is None:
+        yield Problem(
+            "no-quorum",
+            "the quorum has no leader that answers: too few voters run, or the leader is slow",
+            "look which voters run, and start more, or run `odradek quorum recover` if most of their disks are lost",
+        )
+        return
+    if quorum.leader is None:
         yield Problem(
             "no-quorum",
             "the quorum has no leader, because too few voters run",

@@ -118,6 +118,18 @@ def test_transactions_of_a_leader_that_is_silent(admin: Mock) -> None:
     assert text == "the open transactions of 1 partition (words-0) were not seen: no answer within 3 s"
 
 
+def test_a_quorum_that_does_not_answer(admin: Mock) -> None:
+    """A quorum without an answer may have a leader that is slow. An answer without a leader is sure."""
+    admin.describe_quorum.return_value.leader = None
+    client: Any = Mock(admin=admin)
+    (problem,) = problems_of(look_at_cluster(client, 30))
+    assert "has no leader, because too few voters run" in problem.text
+    admin.describe_quorum.side_effect = SILENCE
+    (unanswered,) = problems_of(look_at_cluster(client, 30))
+    assert "no leader that answers: too few voters run, or the leader is slow" in unanswered.text
+    assert unanswered.kind == problem.kind == "no-quorum"
+
+
 def wait(
     monkeypatch: pytest.MonkeyPatch, seconds: float, looks: list[Picture | CliError]
 ) -> tuple[list[float], Any]:
