@@ -114,7 +114,7 @@ def test_bash_gets_only_plain_words(
 def _program(path: Path, words: list[str]) -> Path:
     """Write a program that answers each question of a script with these words."""
     answers = path / "answers"
-    answers.write_text("".join(f"{word}\ta text with *\n" for word in words))
+    answers.write_text("".join(f"{word}\n" for word in words))
     (path / "bin").mkdir()
     program = path / "bin" / "odradek"
     program.write_text(f"#!/bin/sh\ncat {answers}\n")
@@ -123,7 +123,7 @@ def _program(path: Path, words: list[str]) -> Path:
 
 
 def test_the_script_of_bash_expands_nothing(tmp_path: Path) -> None:
-    """The script of bash takes the answers as they are: a pattern in a name or a text becomes no name of a file."""
+    """The script of bash takes the answers as they are: a pattern in a name becomes no name of a file."""
     program = _program(tmp_path, HOSTILE)
     (tmp_path / "file").write_text("")
     script = f"source {_script('bash', tmp_path)}; _odradek_complete {program} ''; printf '%s\\n' \"${{COMPREPLY[@]}}\""
