@@ -24,7 +24,7 @@ PRODUCT = odradek wire metadata_quorum data_plane spark
 # Where Python may write no bytecode by itself (PYTHONDONTWRITEBYTECODE), each start of a node would compile all modules.
 COMPILE = $(BIN)/python -m compileall -q -j 0
 
-.PHONY: help install install-dev run test test-core test-mirror test-ecosystem test-install test-disks test-recovery test-security test-spark test-spark-kills test-transactions test-groups quick conformance deploy-bad-day deploy-hosts deploy-recover deploy-test deploy-tools deploy-upgrades dist release siege check format bench costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
+.PHONY: help install install-dev run test test-core test-mirror test-ecosystem test-install test-disks test-recovery test-security test-spark test-spark-kills test-transactions test-groups quick conformance deploy-bad-day deploy-hosts deploy-recover deploy-test deploy-tools deploy-upgrades dist release siege check format bench screenshots costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -62,6 +62,11 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	  if command -v apt-get >/dev/null && command -v dpkg >/dev/null; then \
 	    echo "unpacking Debian's Prometheus into $(PROMETHEUS), for the tests of metrics"; \
 	    mkdir -p $(PROMETHEUS) && (cd $(PROMETHEUS) && apt-get download -qq prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb) || true; fi
+	@command -v chromium >/dev/null || \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing Chromium, for the tests of the console's pages"; \
+	    { apt-get update -qq && apt-get install -qq -y chromium >/dev/null; } || true; fi
+	@command -v chromium >/dev/null || echo "no Chromium: tests of the console's pages are skipped" >&2
 	@echo "installing the development tools into $(VENV), PySpark among them, which takes some minutes"
 	@set -o pipefail; $(PIP:-qq=) install -c constraints.txt -e '.[dev]' | $(PROGRESS)
 	@touch $@
@@ -86,8 +91,8 @@ test-groups: install-dev ## clients with group.protocol=consumer while nodes and
 SPARKS := 4.2.0 4.3.0
 CONNECT := .cache/spark-connect
 test-spark: install-dev ## all tests of Spark, on PySpark 4.2 and 4.3, with Spark Connect and sessions of their own (SPARKS=4.3.0, ARGS=)
-	@[ -d $(CONNECT) ] || { echo "installing what Spark Connect needs into $(CONNECT)"; \
-	  $(PIP) install -c constraints.txt --target $(CONNECT) grpcio grpcio-status googleapis-common-protos; }
+	@[ -d $(CONNECT)/yaml ] || { echo "installing what Spark Connect and spark-pipelines need into $(CONNECT)"; \
+	  $(PIP) install -c constraints.txt --upgrade --target $(CONNECT) grpcio grpcio-status googleapis-common-protos pyyaml; }
 	@for version in $(SPARKS); do \
 	  [ -d .cache/pyspark-$$version ] || { echo "installing PySpark $$version into .cache"; \
 	    $(PIP) install --no-deps --target .cache/pyspark-$$version pyspark==$$version || exit 1; }; \
@@ -157,6 +162,12 @@ format: install-dev ## rewrite the sources in the house format
 
 bench: install-dev ## ratios beside Apache Kafka and librdkafka's mock cluster (ARGS=--help)
 	@exec $(BIN)/python -m bench $(ARGS)
+
+screenshots: install-dev ## the twelve pictures of docs/console, from three nodes under traffic, one of which is killed
+	@# The pictures have Debian's packages of these fonts; without them, others that the pages accept.
+	@fc-list : family 2>/dev/null | grep -q '^Inter' || [ "$$(id -u)" != 0 ] || \
+	  apt-get install -qq -y fonts-inter fonts-jetbrains-mono >/dev/null || true
+	@exec $(BIN)/python -m tests.console.browser.screenshots
 
 costs: install-dev ## what the most expensive frames cost a node and others (ARGS='--api Metadata --size 1M')
 	@exec $(BIN)/python -m bench.budget.costs $(ARGS)

@@ -53,6 +53,12 @@ def needed(roots: Iterable[str]) -> set[str]:
     return found
 
 
+def of_a_node(project: dict[str, Any]) -> list[str]:
+    """Return the requirements of a node with its console."""
+    found = project["project"]
+    return [*found["dependencies"], *found["optional-dependencies"]["console"]]
+
+
 def wheel_hashes(document: dict[str, Any], version: str) -> list[str]:
     """Return the SHA-256 of each wheel of a version, from an index's answer about the project (PEP 691)."""
     return sorted(
@@ -104,7 +110,7 @@ def main() -> int:
     """Write the lock files; return the exit status."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     constraints = pins(ROOT / "constraints.txt")
-    run = {name: constraints[name] for name in needed(project["project"]["dependencies"])}
+    run = {name: constraints[name] for name in needed(of_a_node(project))}
     own = pins(ROOT / "deploy" / "constraints.txt")
     documents = _ask(sorted({*run, "pip", "setuptools"}))
     WHEELS.write_text(locked(run, documents))

@@ -92,11 +92,11 @@ def free_ports(count: int) -> list[int]:
     return [base_port(1, (0,)) for _ in range(count)]
 
 
-def base_port(nodes: int, distances: Sequence[int] = (0, 500, 1000)) -> int:
+def base_port(nodes: int, distances: Sequence[int] = (0, 500, 552, 1000)) -> int:
     """Find a port p with free ports at several distances: for each distance d, the `nodes` ports from p + d on are
     free.
 
-    The default distances are those of `odradek dev`: clients, metrics, controllers. The ports are below the range that
+    The default distances are those of `odradek dev`: clients, metrics, console, controllers. The ports are below the range that
     the kernel uses for outgoing connections. Otherwise such a connection could take a port before a server starts, or
     while a node is dead. No port is returned to two callers, even in different processes, as long as the first process
     lives.

@@ -43,6 +43,7 @@ GROUPS = (
     "disk",
     "log",
     "top",
+    "console",
     "completion",
     "generate",
 )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from odradek.wire.errors import KafkaError
 
 __all__ = [
+    "FOR_CONTROLLERS",
     "LOOK_SECONDS_MAX",
     "PAST",
     "bootstrap_of",
@@ -28,6 +29,7 @@ __all__ = [
     "changing",
     "connected",
     "connected_to_controller",
+    "controller_keys",
     "failure_of_some",
     "kafka_failure",
     "keys_judged",
@@ -57,6 +59,11 @@ def security_properties(args: argparse.Namespace) -> dict[str, str]:
         for key, value in _command_config(args).items()
         if key not in ("bootstrap.servers", "client.id") and not key.startswith(FOR_CONTROLLERS)
     }
+
+
+def controller_keys(args: argparse.Namespace) -> dict[str, str]:
+    """Return the keys of --command-config for the controllers' listener, with their prefix. Raises `CliError`."""
+    return {key: value for key, value in _command_config(args).items() if key.startswith(FOR_CONTROLLERS)}
 
 
 def _controller_properties(args: argparse.Namespace) -> dict[str, str]:

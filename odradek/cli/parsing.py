@@ -29,6 +29,7 @@ __all__ = [
     "file_path",
     "id_number",
     "key_value",
+    "listening_address",
     "natural",
     "option_hint",
     "port",
@@ -58,6 +59,7 @@ _OTHERS_NAMES = {
 
 _TEXT_BYTES_MAX = (1 << 15) - 1
 """The maximum number of bytes of a text that fits into a request."""
+_LISTENING = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]*):([0-9]{1,5})")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
 
@@ -242,6 +244,14 @@ def positive(text: str) -> int:
 def replicas(text: str) -> int:
     """Parse a replication factor."""
     return whole_number(text, 1, (1 << 15) - 1)
+
+
+def listening_address(text: str) -> tuple[str, int]:
+    """Read an address to listen on: `HOST:PORT`, `[ADDRESS]:PORT`, or `:PORT` for every interface."""
+    match = _LISTENING.fullmatch(text)
+    if match is None or int(match[2]) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return match[1].strip("[]"), int(match[2])
 
 
 def port(text: str) -> int:

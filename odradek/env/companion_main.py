@@ -7,15 +7,14 @@ closes the channel.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import select
 import signal
 import socket
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from odradek.env.child_python import end_with_parent
 from odradek.env.companion_frames import Incoming, Outgoing, receive
 from odradek.env.low_priority import give_way
 from odradek.env.ports import FileClosed, LentFile, carried_error, load_factory
@@ -100,20 +99,6 @@ def _failure(error: Exception) -> Outgoing:
     return Outgoing((False, carried_error(error), places))
 
 
-def _end_with_the_node(lifeline: int) -> None:
-    """Let the kernel end this process when the node's end of the pipe closes, even in the middle of a call.
-
-    The closing pipe sends SIGIO (fcntl(2), O_ASYNC), which ends a process by default. PR_SET_PDEATHSIG is
-    unsuitable, because it signals the end of the thread that started the process, here a worker.
-    """
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGIO,))
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    if select.select((lifeline,), (), (), 0)[0]:
-        raise EOFError  # the node ended before this call
-
-
 def main(channel: str, lifeline: str, factory: str) -> None:
     """Answer the node's frames until the node closes the channel or ends."""
     # A terminal or a service manager sends these signals to all processes; but the node itself stops its companions,
@@ -124,7 +109,7 @@ def main(channel: str, lifeline: str, factory: str) -> None:
     with socket.socket(fileno=int(channel)) as connected:
         server = _Server(connected, factory)
         try:
-            _end_with_the_node(int(lifeline))
+            end_with_parent(int(lifeline))
             while True:
                 server.serve_next()
         except (EOFError, BrokenPipeError, ConnectionResetError):

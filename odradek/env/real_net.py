@@ -241,21 +241,14 @@ class TcpNetwork:
         send_buffer_bytes: int | None = None,
         receive_buffer_bytes: int | None = None,
     ) -> TcpListener:
-        found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        listening = self._socket(family, kind, protocol)
+        listening = listening_socket(
+            host,
+            port,
+            send_buffer_bytes=send_buffer_bytes,
+            receive_buffer_bytes=receive_buffer_bytes,
+            maxseg=self._maxseg,
+        )
         try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            # Accepted sockets inherit both sizes from the listening socket, so no system calls per connection
-            # are needed.
-            if send_buffer_bytes is not None:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
-            if receive_buffer_bytes is not None:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-            listening.bind(address)
-            listening.listen(BACKLOG)
             return TcpListener(listening)
         except OSError:
             listening.close()
@@ -303,8 +296,42 @@ class TcpNetwork:
             raise
 
     def _socket(self, family: int, kind: int, protocol: int) -> socket.socket:
-        made = socket.socket(family, kind, protocol)
-        made.setblocking(False)
-        if self._maxseg is not None:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, self._maxseg)
-        return made
+        return _new_socket(family, kind, protocol, self._maxseg)
+
+
+def _new_socket(family: int, kind: int, protocol: int, maxseg: int | None) -> socket.socket:
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    if maxseg is not None:
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, maxseg)
+    return made
+
+
+def listening_socket(
+    host: str,
+    port: int,
+    *,
+    send_buffer_bytes: int | None = None,
+    receive_buffer_bytes: int | None = None,
+    maxseg: int | None = None,
+) -> socket.socket:
+    """Open a non-blocking listening socket; an empty host means every interface. Raises `OSError`."""
+    found = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listening = _new_socket(family, kind, protocol, maxseg)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # Accepted sockets inherit both sizes from the listening socket, so no system calls per connection
+        # are needed.
+        if send_buffer_bytes is not None:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+        if receive_buffer_bytes is not None:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -32,6 +32,7 @@ from odradek.node.node import HostProcess, Node, NodeCannotStart, NodeCannotStar
 from odradek.node.real_node_env import RealNodeEnv
 from odradek.node.run_node import run_node
 from odradek.node.secret_files import chmod_remedy, node_directories, open_secrets, open_to_everybody
+from odradek.node.supervision.console_door import open_console
 from odradek.node.supervision.service_manager import ServiceManager
 from odradek.node.supervision.signals import StopSignals
 
@@ -154,9 +155,15 @@ async def _serve(
     collections = Collections()
     collections.begin_start()
 
+    door = open_console(config, log)
+
     def on_started(facts: Mapping[str, Any]) -> None:
         collections.begin_service()
         manager.send("READY=1")
+        if door is not None:
+            facts = {**facts, "console": door.link}
+            tasks.start_soon(door.serve, _console_address(config, facts["addresses"]))
+            log.info("node.console", address=door.link)
         if started is not None:
             started(facts)
 
@@ -180,7 +187,23 @@ async def _serve(
     async with trio.open_nursery() as tasks:
         tasks.start_soon(manager.feed_watchdog, env.clock)
         await run_node(config, env, made=on_made, started=on_started, stop=stop, log=log, process=process)
+        if door is not None:
+            door.close()
         tasks.cancel_scope.cancel()
+
+
+def _console_address(config: NodeConfig, addresses: Sequence[str]) -> str:
+    """Return the address by which the console reaches this node. `addresses` are those on which the node listens, in
+    the order of the broker's listeners.
+    """
+    assert config.console is not None
+    name = config.console.listener
+    advertised = next(each for each in config.advertised_listeners if each.name == name)
+    own = [each.name for each in config.broker_listeners]
+    host, _, port = addresses[own.index(name)].rpartition(":")
+    host = advertised.host or ("127.0.0.1" if host == "0.0.0.0" else host)
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{advertised.port or port}"
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:

@@ -24,6 +24,9 @@ class AccessNarrator:
 
     def __init__(self) -> None:
         self._rules: dict[bytes, tuple[str, str]] = {}
+        self._quotas: dict[tuple[str, str], str] = {}
+        self.change: tuple[str | None, str | None] = (None, None)
+        """The value of a quota before the present record, and after it."""
         self.narrations: Mapping[type[Message], Callable[[Any, int], Sentences]] = {
             metadata_records.UserScramCredentialRecord: self._user_changed,
             metadata_records.RemoveUserScramCredentialRecord: self._user_removed,
@@ -59,6 +62,10 @@ class AccessNarrator:
 
     def _quota_changed(self, record: Any, _: int) -> Sentences:
         who = ", ".join(f"{each.entity_type} {each.entity_name or '(default)'}" for each in record.entity)
+        value = None if record.remove else f"{record.value:g}"
+        self.change = (self._quotas.pop((who, record.key), None), value)
+        if value is not None:
+            self._quotas[who, record.key] = value
         text = (
             f"has no {record.key} of its own any longer"
             if record.remove

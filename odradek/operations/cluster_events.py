@@ -44,6 +44,10 @@ class Event:
     """The epoch of the controller that wrote the record."""
     by_quorum: bool = False
     """True if no client has requested the change: for elections, and for the first set of voters."""
+    before: str | None = None
+    """The value before the change, if the record sets a single value, or a partition has changed. Secrets are hidden."""
+    after: str | None = None
+    """The value after the change; None if it was removed, or there is no single value."""
 
     def __str__(self) -> str:
         return f"{self.subject} {self.text}"
@@ -95,6 +99,12 @@ class Narrator:
         self._troubled: dict[str, str] = {}
         """For each broker id (as text), its list of disks that accept no records now (`odradek.troubled.log.dirs`).
         """
+        self._values: dict[tuple[int, str, str], str] = {}
+        """The value of each configuration key that is set, by type and name of the resource. Secrets are hidden."""
+        self._features: dict[str, int] = {}
+        self._change: tuple[str | None, str | None] = (None, None)
+        """What the present record changes: the value before, and the value after."""
+        self._access = AccessNarrator()
         self._leaving: set[int] = set()
         """The brokers that the present batch fences. In a batch, the fencing record follows the records of its
         consequences.
@@ -113,7 +123,7 @@ class Narrator:
             metadata_records.FeatureLevelRecord: self._feature_changed,
             metadata_records.RegisterControllerRecord: self._controller_registered,
             control_records.VotersRecord: self._voters_changed,
-            **AccessNarrator().narrations,
+            **self._access.narrations,
         }
 
     def load(self, records: Iterable[Message | None]) -> None:
@@ -145,8 +155,10 @@ class Narrator:
             by_quorum = isinstance(record, control_records.LeaderChangeMessage) or (
                 isinstance(record, control_records.VotersRecord) and not self._voters
             )
+            self._change = self._access.change = (None, None)
             for kind, subject, text in self._sentences(record, time_ms, epoch):
-                events.append(Event(offset + place, time_ms, kind, subject, text, epoch, by_quorum))
+                change = self._access.change if kind == "quota" else self._change
+                events.append(Event(offset + place, time_ms, kind, subject, text, epoch, by_quorum, *change))
         for name, (first, count, replicas) in created.items():
             what = f"has {_counted(count, 'new partition')} with {_counted(replicas, 'replica')}"
             events.append(Event(first, time_ms, "partitions", f"topic {name}", what, epoch))
@@ -187,6 +199,8 @@ class Narrator:
         yield "controller", f"controller {record.controller_id}", "has started again" if again else "has come"
 
     def _feature_changed(self, record: Any, _: int) -> Iterator[tuple[str, str, str]]:
+        before, self._features[record.name] = self._features.get(record.name), record.feature_level
+        self._change = (None if before is None else str(before), str(record.feature_level))
         yield "feature", f"feature {record.name}", f"is at level {record.feature_level}"
 
     def _configured(self, record: Any, _: int) -> Iterator[tuple[str, str, str]]:
@@ -204,6 +218,11 @@ class Narrator:
                 f"says that {', '.join(troubles)}" if troubles else "says that its disks are well again",
             )
             return
+        key = (record.resource_type, record.resource_name, record.name)
+        value = None if record.value is None else str(shown(record, "value"))
+        self._change = (self._values.pop(key, None), value)
+        if value is not None:
+            self._values[key] = value
         if record.value is None:
             text = f"has the default of {record.name} again"
         else:
@@ -314,6 +333,7 @@ class Narrator:
             new.led_since_ms = time_ms
         topic.partitions[record.partition_id] = new
         subject = f"{topic.name}-{record.partition_id}"
+        self._change = (_placement(old), _placement(new))
         for kind, text in (
             *self._moves(old, new),
             *self._leads(old, new, time_ms),
@@ -416,6 +436,13 @@ def _leaving(record: Message | None) -> Iterator[int]:
         yield record.id
     elif isinstance(record, metadata_records.BrokerRegistrationChangeRecord) and record.fenced == 1:
         yield record.broker_id
+
+
+def _placement(partition: _Partition) -> str:
+    """Describe where a partition is, for the difference between two moments."""
+    leader = "none" if partition.leader == _NO_LEADER else str(partition.leader)
+    text = f"leader {leader}, replicas {_numbers(partition.replicas)}, in sync {_numbers(partition.isr)}"
+    return f"{text}, eligible {_numbers(partition.elr)}" if partition.elr else text
 
 
 def _or(news: list[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:

@@ -28,8 +28,9 @@ from tests.node_process import RunningNode
 pytestmark = pytest.mark.xdist_group("cli")
 COMMON = {"bootstrap_server", "timeout", "command_config"}
 """Options that nearly all commands share. One parser function handles them, so one command is tested for all."""
-HELD_BACK = {("dev",): ["--nodes=501"]}
-"""Extra options for commands that would otherwise start a node. Their values are out of range, so the command fails."""
+HELD_BACK = {("dev",): ["--nodes=501"], ("console",): ["--listen=192.0.2.1:9"]}
+"""Extra options for commands that would otherwise run on. Their values are out of range, or an address of no machine
+(RFC 5737), so the command fails."""
 HOSTILE = {
     "empty": "",
     "control": "a\x1b]0;title\x07\r\n\x9b2Jb",

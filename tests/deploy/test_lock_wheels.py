@@ -53,7 +53,7 @@ def test_all_wheels_of_a_version_are_locked(lock: ModuleType) -> None:
 def test_the_lock_has_what_a_node_needs(lock: ModuleType) -> None:
     """The lock has each direct or indirect dependency, at the version of constraints.txt. Each version has hashes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    needed = lock.needed(project["project"]["dependencies"])
+    needed = lock.needed(lock.of_a_node(project))
     locked, constraints = lock.pins(ROOT / "wheels.txt"), lock.pins(ROOT / "constraints.txt")
     assert needed <= set(locked)
     assert {name: constraints[name] for name in locked} == locked

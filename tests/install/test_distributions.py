@@ -87,6 +87,15 @@ def test_the_wheel_has_what_runs_and_nothing_else(wheel: Path) -> None:
     assert {each for each in names if re.fullmatch(r"odradek/.*\.py", each)} == modules
 
 
+def test_the_wheel_has_the_pages_of_the_console(wheel: Path) -> None:
+    """The wheel has each file that the console serves, and names the package that the console needs."""
+    asked = ["git", "-C", str(ROOT), "ls-files", "odradek/console/pages"]
+    tracked = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
+    assert "odradek/console/pages/index.html" in tracked
+    assert {each for each in _names(wheel) if "/console/pages/" in each} == set(tracked)
+    assert 'h11>=0.14; extra == "console"' in _metadata(wheel).get_all("Requires-Dist", [])
+
+
 def test_the_metadata_are_those_of_a_package_page(wheel: Path) -> None:
     """The metadata have licence, keywords and classifiers. The long description has no link into a checkout."""
     metadata = _metadata(wheel)

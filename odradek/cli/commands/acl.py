@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from odradek.cli.access.access_words import principal_of
+from odradek.cli.access.judging import acl_document, authorizer_of
 from odradek.cli.connecting import changing, connected
 from odradek.cli.failure import USAGE, CliError
 from odradek.cli.output import YELLOW, counted, paint, print_json, print_table, say
@@ -15,7 +16,6 @@ from odradek.cli.parsing import Groups, add_command, add_connection_options
 if TYPE_CHECKING:
     from odradek.client.shells.blocking import Client
     from odradek.security.acls.acl_requests import AclFilter
-    from odradek.security.acls.authorizer import Authorizer
     from odradek.security.acls.rules import Acl
 
 __all__ = ["register"]
@@ -178,22 +178,8 @@ def _exact_filters(args: argparse.Namespace) -> list[AclFilter]:
     return [AclFilter(*attrs.astuple(rule)) for rule in _rules(args)]
 
 
-def _document(acl: Acl) -> dict[str, str]:
-    from odradek.security.acls.rules import Operation, PatternType, Permission, ResourceType
-
-    return {
-        "resource_type": ResourceType(acl.resource_type).name.lower(),
-        "resource_name": acl.resource_name,
-        "pattern_type": PatternType(acl.pattern_type).name.lower(),
-        "principal": acl.principal,
-        "host": acl.host,
-        "operation": Operation(acl.operation).name.lower(),
-        "permission": Permission(acl.permission_type).name.lower(),
-    }
-
-
 def _show(args: argparse.Namespace, acls: Iterable[Acl], **more: Any) -> None:
-    documents = [_document(acl) for acl in sorted(acls, key=str)]
+    documents = [acl_document(acl) for acl in sorted(acls, key=str)]
     if args.json:
         print_json({"acls": documents, **more})
         return
@@ -265,8 +251,9 @@ def _check(args: argparse.Namespace) -> int:
     from odradek.security.acls.rules import Operation, ResourceType
 
     needed = _needed(args)
+    super_users = frozenset(principal_of(user) for user in args.super_user)
     with connected(args) as client:
-        authorizer = _authorizer_of(args, client)
+        authorizer = authorizer_of(client, super_users, args.allow_everyone)
     documents = []
     for principal, operation, kind, name in needed:
         judged = authorizer.judge(principal, args.host or "*", operation, kind, name)
@@ -278,7 +265,7 @@ def _check(args: argparse.Namespace) -> int:
                 "resource_name": name,
                 "allowed": judged.is_allowed,
                 "reason": judged.reason.value,
-                "rule": None if judged.rule is None else _document(judged.rule),
+                "rule": None if judged.rule is None else acl_document(judged.rule),
                 "decided_by": str(judged.rule) if judged.rule is not None else judged.reason.value,
             }
         )
@@ -297,18 +284,3 @@ def _check(args: argparse.Namespace) -> int:
         ]
         print_table(("PRINCIPAL", "OPERATION", "RESOURCE", "ANSWER", "DECIDED BY"), rows)
     return 0 if all(each["allowed"] for each in documents) else DENIED
-
-
-def _authorizer_of(args: argparse.Namespace, client: Client) -> Authorizer:
-    """Make an authorizer that decides by the cluster's rules. The command line gives the super users, and the
-    decision for a request that no rule matches.
-    """
-    from odradek.security.acls.acl_index import AclIndex
-    from odradek.security.acls.acl_requests import AclFilter
-    from odradek.security.acls.authorizer import Authorizer, AuthorizerSettings
-
-    acls = client.admin.describe_acls(AclFilter(1, None, 1, None, None, 1, 1))
-    super_users = frozenset(principal_of(user) for user in args.super_user)
-    authorizer = Authorizer(AuthorizerSettings(super_users, args.allow_everyone))
-    authorizer.apply(AclIndex.of({number.to_bytes(16, "big"): acl for number, acl in enumerate(acls)}))
-    return authorizer

@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,8 @@ __all__ = ["register"]
 
 _CONTROLLER_PORT_DISTANCE = 1000
 _METRICS_PORT_DISTANCE = 500
+_CONSOLE_PORT_DISTANCE = 552
+"""The first node's console is at 9644 by default, where users of other logs look for one."""
 _BROKERS_PORT_DISTANCE = 1500
 _STOP_SECONDS = 30.0
 VOTERS_MAX = 5
@@ -64,7 +67,7 @@ def register(groups: Groups) -> None:
         default=9092,
         metavar="PORT",
         help="the first node's port for clients; the other nodes take the ports after it. A node's metrics port is 500 above, "
-        "its controller port 1000 above (default: 9092)",
+        "its console 552 above, its controller port 1000 above (default: 9092)",
     )
     parser.add_argument(
         "--data",
@@ -101,6 +104,11 @@ def _dev(args: argparse.Namespace) -> int:
         return _watch(nodes, wakeup, security, args.json)
 
 
+def _has_console(count: int) -> bool:
+    """True if the nodes get consoles: the package for it is installed, and the ports of so many nodes do not overlap."""
+    return find_spec("h11") is not None and count <= _CONSOLE_PORT_DISTANCE - _METRICS_PORT_DISTANCE
+
+
 class _Place(NamedTuple):
     """The files and ports of one node of a local cluster."""
 
@@ -125,6 +133,10 @@ class _Place(NamedTuple):
         return f"127.0.0.1:{self.client_port + _CONTROLLER_PORT_DISTANCE}"
 
     @property
+    def console(self) -> str:
+        return f"127.0.0.1:{self.client_port + _CONSOLE_PORT_DISTANCE}"
+
+    @property
     def is_formatted(self) -> bool:
         return (self.directory / "meta.properties").exists()
 
@@ -136,6 +148,7 @@ class _Node:
         self.node_id = place.node_id
         self.address = f"127.0.0.1:{place.client_port}"
         self.metrics = f"http://127.0.0.1:{place.client_port + _METRICS_PORT_DISTANCE}/metrics"
+        self.console = place.console
         self.properties = place.properties
         self.log = place.log
         self.serving = False
@@ -332,6 +345,8 @@ def _settings(place: _Place, places: list[_Place], security: DevSecurity | None)
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(place.directory),
         "odradek.metrics.listener": f"127.0.0.1:{place.client_port + _METRICS_PORT_DISTANCE}",
+        # An empty value turns it off again where the package is gone.
+        "odradek.console.listener": place.console if _has_console(len(places)) else "",
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,
         "offsets.topic.replication.factor": replicas,
@@ -408,6 +423,7 @@ def _watch(nodes: list[_Node], wakeup: int, security: DevSecurity | None, as_jso
                 _report({"ready": True}, "ready", as_json)
                 if security is not None:
                     _report_client_files(security, as_json)
+                _report_console(nodes, as_json)
             for node in nodes:
                 if node.reported_dead or node.process.poll() is None:
                     continue
@@ -445,6 +461,12 @@ def _report_start(node: _Node, as_json: bool) -> None:
 def _report_client_files(security: DevSecurity, as_json: bool) -> None:
     files: dict[str, object] = {user: str(security.client_file(user)) for user in USERS}
     _report(files, "for clients, --command-config may be " + " or ".join(map(str, files.values())), as_json)
+
+
+def _report_console(nodes: list[_Node], as_json: bool) -> None:
+    if _has_console(len(nodes)):
+        link = f"http://{nodes[0].console}/"
+        _report({"console": link}, f"look at the cluster in a browser: {link}", as_json)
 
 
 def _report_death(node: _Node, as_json: bool) -> None:

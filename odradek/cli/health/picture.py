@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from odradek.cli.connecting import LOOK_SECONDS_MAX
-from odradek.cli.health.troubles import disk_troubles, min_insync_replicas
+from odradek.cli.health.troubles import Asker, disk_troubles, min_insync_replicas
 from odradek.cli.output import counted
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     )
     from odradek.client.core.known_cluster import Partition, Topic
     from odradek.client.core.scatter import CallError
-    from odradek.client.shells.blocking import Client
     from odradek.serving.disk_troubles import TroubledDirectory
     from odradek.wire.topic_partition import TopicPartition
 
@@ -108,7 +107,7 @@ def is_silent_voter(quorum: QuorumDescription, voter: QuorumReplica) -> bool:
     return leader.last_fetch_ms - voter.last_fetch_ms > SILENT_MS
 
 
-def look_at_cluster(client: Client, timeout: float, *, hanging_since_ms: int | None = None) -> Picture:
+def look_at_cluster(client: Asker, timeout: float, *, hanging_since_ms: int | None = None) -> Picture:
     """Ask the cluster and each broker for their state. A node that does not answer delays this for at most
     `LOOK_SECONDS_MAX`.
 
@@ -182,14 +181,14 @@ def _unseen_disks(
             yield Unseen(f"disks of broker {node}", str(error), broker=node)
 
 
-def _log_dirs(client: Client, brokers: Sequence[int], patience: float) -> list[BrokerLogDirs]:
+def _log_dirs(client: Asker, brokers: Sequence[int], patience: float) -> list[BrokerLogDirs]:
     if not brokers:
         return []
     return client.admin.describe_log_dirs(brokers, include_cleaning=True, timeout=patience)
 
 
 def _search_hanging(
-    client: Client, since_ms: int, partitions: Partitions, unseen: list[Unseen]
+    client: Asker, since_ms: int, partitions: Partitions, unseen: list[Unseen]
 ) -> HangingSearch | None:
     """Search open transactions. A partition without a leader is no further gap: it is a problem of its own."""
     import time
@@ -228,7 +227,7 @@ def _silent(log_dirs: Sequence[BrokerLogDirs]) -> dict[int, str]:
 
 
 def _partitions(
-    client: Client,
+    client: Asker,
     topics: Sequence[Topic],
     missing: Collection[int],
     moving: Mapping[TopicPartition, Reassignment],
@@ -274,7 +273,7 @@ def _partitions(
 
 
 def _least_in_sync(
-    client: Client, short: Collection[str], patience: float, unseen: list[Unseen]
+    client: Asker, short: Collection[str], patience: float, unseen: list[Unseen]
 ) -> dict[str, int]:
     """Read `min.insync.replicas` of the topics that lack replicas in sync. A topic that was deleted is no gap."""
     from odradek.wire.errors import ErrorCode, KafkaError

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from odradek.cli.output import counted, span_text
 
 if TYPE_CHECKING:
     from odradek.client.admin.admin_logs import DirectoryHealth
+    from odradek.client.admin.admin_methods import BlockingAdminMethods
     from odradek.client.core.scatter import CallError
-    from odradek.client.shells.blocking import Client
     from odradek.serving.disk_troubles import TroubledDirectory
 
 __all__ = [
+    "Asker",
     "disk_troubles",
     "health_texts",
     "min_insync_replicas",
@@ -30,8 +31,15 @@ _ALARM_SECONDS = 24 * 3600
 _MIN_ISR = "min.insync.replicas"
 
 
+class Asker(Protocol):
+    """An object that asks a cluster: the blocking client, or any other with an admin."""
+
+    @property
+    def admin(self) -> BlockingAdminMethods: ...
+
+
 def min_insync_replicas(
-    client: Client,
+    client: Asker,
     names: Collection[str],
     timeout: float | None = None,
     *,
@@ -55,7 +63,7 @@ def min_insync_replicas(
 
 
 def disk_troubles(
-    client: Client,
+    client: Asker,
     brokers: Sequence[int],
     timeout: float,
     *,
@@ -80,7 +88,7 @@ def disk_troubles(
     return found
 
 
-def retiring_directories(client: Client, brokers: Sequence[int], timeout: float) -> set[tuple[int, str]]:
+def retiring_directories(client: Asker, brokers: Sequence[int], timeout: float) -> set[tuple[int, str]]:
     """Find (broker, path) of each directory that `odradek disk retire` is emptying, or has emptied but not
     released yet.
     """

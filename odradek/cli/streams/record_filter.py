@@ -1,19 +1,19 @@
-"""The filters of `odradek consume`: which records are printed, by key, value and headers."""
+"""The filters of `odradek consume` and of the console: which records are shown, by key, value and headers."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from odradek.serving.patterns import CompiledPattern
 
-__all__ = ["filter_of", "pattern"]
+__all__ = ["FilteredRecord", "filter_by", "filter_of", "pattern"]
 
 
-class _Record(Protocol):
-    """The parts of a `ConsumerRecord` that filters look at."""
+class FilteredRecord(Protocol):
+    """The parts of a record that filters look at."""
 
     @property
     def key(self) -> bytes | None: ...
@@ -25,7 +25,7 @@ class _Record(Protocol):
     def headers(self) -> tuple[tuple[str, bytes | None], ...]: ...
 
 
-Filter = Callable[[_Record], bool]
+Filter = Callable[[FilteredRecord], bool]
 
 
 def pattern(text: str) -> CompiledPattern:
@@ -47,12 +47,17 @@ def pattern(text: str) -> CompiledPattern:
 def filter_of(args: argparse.Namespace) -> Filter | None:
     """Make the filter that the options of a command describe; None if they let every record pass."""
     key = None if args.key is None else args.key.encode()
-    headers = [(name, value.encode()) for name, value in args.header]
-    found: CompiledPattern | None = args.match
+    return filter_by(key, [(name, value.encode()) for name, value in args.header], args.match)
+
+
+def filter_by(
+    key: bytes | None, headers: Sequence[tuple[str, bytes]], found: CompiledPattern | None
+) -> Filter | None:
+    """Make a filter by an exact key, exact headers, and a pattern in the value; None if there are no conditions."""
     if key is None and not headers and found is None:
         return None
 
-    def fits(record: _Record) -> bool:
+    def fits(record: FilteredRecord) -> bool:
         if key is not None and record.key != key:
             return False
         if headers and not all(header in record.headers for header in headers):

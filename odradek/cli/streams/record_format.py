@@ -11,7 +11,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from odradek.cli.failure import CliError
 from odradek.cli.output import bytes_field
@@ -19,12 +19,45 @@ from odradek.cli.output import bytes_field
 if TYPE_CHECKING:
     from odradek.client.consumer.consumer_types import ConsumerRecord
 
-__all__ = ["ParsedRecord", "for_terminal", "json_line", "key_and_value", "record_of_json", "template"]
+__all__ = [
+    "ParsedRecord",
+    "PrintedRecord",
+    "for_terminal",
+    "json_line",
+    "key_and_value",
+    "record_of_json",
+    "template",
+]
 
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\", "%%": "%"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters except tab and newline."""
 _PARTS = re.compile(r"%(.)|(\\.)|([^%\\]+)|(.)", re.DOTALL)
+
+
+class PrintedRecord(Protocol):
+    """The parts of a record that a line shows."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def timestamp(self) -> int: ...
+
+    @property
+    def key(self) -> bytes | None: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]: ...
 
 
 def _headers(record: ConsumerRecord) -> bytes:
@@ -91,7 +124,7 @@ def key_and_value(separator: str | None) -> Callable[[ConsumerRecord], bytes]:
     return lambda record: (record.key or b"") + between + (record.value or b"") + b"\n"
 
 
-def json_line(record: ConsumerRecord) -> bytes:
+def json_line(record: PrintedRecord) -> bytes:
     """Format a record as one line with a JSON document, which `odradek produce --input json` can read."""
     document: dict[str, Any] = {
         "topic": record.topic,

@@ -142,6 +142,7 @@ class BlockingAdminMethods:
     delete_group_offsets = _blocking(lambda: admin.delete_group_offsets)
     plan_offset_reset = _blocking(lambda: admin.plan_offset_reset)
     describe_group_lag = _blocking(lambda: admin.describe_group_lag)
+    describe_lag = _blocking(lambda: admin.describe_lag)
 
     # Transactions
     list_transactions = _blocking(lambda: admin.list_transactions)
@@ -224,6 +225,7 @@ class AsyncAdminMethods:
     delete_group_offsets = _async(lambda: admin.delete_group_offsets)
     plan_offset_reset = _async(lambda: admin.plan_offset_reset)
     describe_group_lag = _async(lambda: admin.describe_group_lag)
+    describe_lag = _async(lambda: admin.describe_lag)
 
     # Transactions
     list_transactions = _async(lambda: admin.list_transactions)

@@ -20,6 +20,7 @@ __all__ = [
     "MetricsConfig",
     "metrics_config",
     "metrics_security",
+    "parse_host_port",
 ]
 
 METRICS = "METRICS"
@@ -71,6 +72,14 @@ def metrics_security(
     return listener_security(METRICS, SSL, explicit)
 
 
+def parse_host_port(key: str, text: str) -> tuple[str, int]:
+    """Split an address such as `host:port` or `:port`. Raises `ConfigError` about this key."""
+    match = _HOST_PORT.match(text)
+    if match is None or int(match[2]) > 65535:
+        raise ConfigError(key, text, "the value must be host:port, or :port for every interface")
+    return match[1], int(match[2])
+
+
 def metrics_config(
     values: Mapping[str, ConfigValue], security: ListenerSecurity | None
 ) -> MetricsConfig | None:
@@ -78,10 +87,8 @@ def metrics_config(
     text = str(values[METRICS_LISTENER])
     if not text:
         return None
-    match = _HOST_PORT.match(text)
-    if match is None or int(match[2]) > 65535:
-        raise ConfigError(METRICS_LISTENER, text, "the value must be host:port, or :port for every interface")
-    host, has_login, has_names = match[1], values[LOGIN] is True, values[NAMES]
+    host, port = parse_host_port(METRICS_LISTENER, text)
+    has_login, has_names = values[LOGIN] is True, values[NAMES]
     if has_login and security is None:
         raise ConfigError(LOGIN, "true", f"passwords must be encrypted: set {PROTOCOL}={SSL}")
     asks_certificate = (
@@ -89,4 +96,4 @@ def metrics_config(
     )
     if has_names is None:
         has_names = has_login or asks_certificate or _LOOPBACK.match(host) is not None
-    return MetricsConfig(host, int(match[2]), has_login, has_names is True)
+    return MetricsConfig(host, port, has_login, has_names is True)

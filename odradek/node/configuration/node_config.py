@@ -9,7 +9,7 @@ text is one line that names key, value and the allowed values. An unknown key gi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -27,6 +27,12 @@ from odradek.metadata_quorum.controller.controller_settings import ControllerSet
 from odradek.metadata_quorum.features import THIS_RELEASE, Release
 from odradek.metadata_quorum.replica.storage_format import VoterEndpoint
 from odradek.node.configuration.audit_config import AuditConfig, audit_config
+from odradek.node.configuration.console_config import (
+    CONSOLE,
+    CONSOLE_LISTENER,
+    ConsoleConfig,
+    console_config,
+)
 from odradek.node.configuration.keys_without_effect import warning_about
 from odradek.node.configuration.listener_security import (
     LISTENER_PREFIX,
@@ -133,6 +139,8 @@ class NodeConfig:
     """(host, port) of the controllers that are asked for the leader while the voters are not known."""
     metrics: MetricsConfig | None
     """The settings of the metrics page; None if the page is off."""
+    console: ConsoleConfig | None
+    """The settings of the console; None if it is off."""
     disk_hung_seconds: float
     disk_full_seconds: float
     disk_write_wait_seconds: float
@@ -305,9 +313,8 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
         lambda: security_of_listeners(explicit, protocols, names, controller_names, inter_broker, secrets()),
         dict[str, ListenerSecurity](),
     )
-    page_security = rules.judge(lambda: metrics_security(values, explicit, security), None)
-    if page_security is not None:
-        security[METRICS] = page_security
+    page_security = _page_security(rules, values, explicit, security)
+    clients = _for_clients(advertised, inter_broker)
     rules.judge_all((*broken_relations(values), *unsupported(explicit, values)))
     authorizer = rules.judge(lambda: authorizer_of(values), None)
     audit = rules.judge(
@@ -333,6 +340,7 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
         static_voters=static_voters,
         bootstrap_servers=bootstrap_servers,
         metrics=metrics_config(values, page_security),
+        console=console_config(values, explicit, clients, security),
         disk_hung_seconds=_seconds(values, DISK_HUNG),
         disk_write_wait_seconds=_seconds(values, DISK_WRITE_WAIT),
         disk_full_seconds=_seconds(values, DISK_FULL),
@@ -341,6 +349,25 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
         authorizer=authorizer,
         audit=audit,
     )
+
+
+def _page_security(
+    rules: StartRules,
+    values: Mapping[str, ConfigValue],
+    explicit: Mapping[str, str],
+    security: dict[str, ListenerSecurity],
+) -> ListenerSecurity | None:
+    """Return the TLS settings of the metrics page, and add them to those of listeners; None if it has no TLS."""
+    found = rules.judge(lambda: metrics_security(values, explicit, security), None)
+    if found is not None:
+        security[METRICS] = found
+    return found
+
+
+def _for_clients(advertised: Sequence[ListenerConfig], inter_broker: str) -> list[tuple[str, str]]:
+    """List name and protocol of the listeners for clients; last the one by which brokers reach each other."""
+    found = sorted(advertised, key=lambda each: each.name == inter_broker)
+    return [(each.name, each.security_protocol) for each in found]
 
 
 def _node_id(explicit: Mapping[str, str], values: Mapping[str, ConfigValue]) -> int:
@@ -407,7 +434,7 @@ def _refuse_swallowed(explicit: Mapping[str, str]) -> None:
 def _listener_names(values: Mapping[str, ConfigValue]) -> tuple[str, ...]:
     """List the names of all listeners that this node has or connects to."""
     names = [text.partition("://")[0].strip().upper() for text in _texts(values, "listeners")]
-    pages = (METRICS,) if values[METRICS_LISTENER] else ()
+    pages = [name for name, key in ((METRICS, METRICS_LISTENER), (CONSOLE, CONSOLE_LISTENER)) if values[key]]
     return (*names, *(each.upper() for each in _texts(values, "controller.listener.names")), *pages)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from odradek.metadata_quorum.config.config_defs import ConfigDef
 from odradek.node.configuration.audit_config import AUDIT_DEFS
+from odradek.node.configuration.console_config import CONSOLE_DEFS
 from odradek.node.configuration.metrics_config import METRICS_DEFS
 from odradek.node.configuration.oauth_keys import WAIVED
 from odradek.node.configuration.plain_logins import OWN_LOGIN_KEYS
@@ -72,6 +73,7 @@ OWN_DEFS: dict[str, ConfigDef] = (
     }
     | AUDIT_DEFS
     | METRICS_DEFS
+    | CONSOLE_DEFS
 )
 """Keys that Kafka does not have. They are set in the properties file; DescribeConfigs shows them only if they are set, and
 without their values.

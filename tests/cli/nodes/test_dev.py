@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -100,6 +101,9 @@ def test_a_node_is_killed_stays_dead_and_is_brought_back(tmp_path: Path) -> None
         assert found is not None
         pid = int(found[1])
         assert line(dev.stdout) == "ready"
+        console = line(dev.stdout).removeprefix("look at the cluster in a browser: ")
+        with urllib.request.urlopen(f"{console}api/session") as answer:
+            assert json.load(answer)["login_needed"] is False
         with urllib.request.urlopen(found[2]) as page:
             assert b'odradek_info{node_id="1"' in page.read()
         assert odradek("topic", "create", "words", bootstrap=address).code == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import stat
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from tests.cli.running import Outcome, odradek_here
 
 pytestmark = pytest.mark.xdist_group("cli")
 
-PORTS = (0, 500, 1000, 1500)
+PORTS = (0, 500, 552, 1000, 1500)
 
 
 def test_from_no_right_to_some(tmp_path: Path) -> None:
@@ -30,6 +32,9 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
         assert line(node.stdout) == "ready"
         files = [data / f"{user}.properties" for user in ("admin", "client")]
         assert line(node.stdout) == f"for clients, --command-config may be {files[0]} or {files[1]}"
+        assert line(node.stdout) == f"look at the cluster in a browser: http://127.0.0.1:{port + 552}/"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port + 552}/api/session") as answer:
+            assert json.load(answer)["mechanisms"] == ["SCRAM-SHA-512"]
         _check_hints(data, port)
         secrets = [*data.glob("*.properties"), *(data / "security").iterdir()]
         assert {stat.S_IMODE(each.stat().st_mode) for each in secrets} == {0o600}

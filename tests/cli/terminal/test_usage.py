@@ -92,6 +92,7 @@ def test_the_commands_are_those_of_this_version() -> None:
             "disk",
             "log",
             "top",
+            "console",
             "completion",
             "generate",
             "mirror",

@@ -1,0 +1,113 @@
+"""Reads Protobuf messages by a compiled schema, within limits.
+
+The runtime of Protobuf limits the depth of a message, and its memory to the size of the bytes. But a name of a
+field may be long, and be shown for each of a million tiny messages. So the text is made here, and each
+character of a name costs a step.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING
+
+from odradek.console.decoding.decoded import DecodingError, Json
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FieldDescriptor
+    from google.protobuf.message import Message
+
+__all__ = ["read_message_path", "read_protobuf"]
+
+STEPS_MAX = 2_000_000
+"""The most steps that one message may take. A step is a value, a byte of a text, or a character of a name."""
+_PATH_MAX = 32
+_MOMENTS = ("google.protobuf.Timestamp", "google.protobuf.Duration")
+
+
+def read_message_path(data: bytes, position: int) -> tuple[list[int], int]:
+    """Read the place of the message in its schema, as Confluent's serializers write it before the message.
+
+    Returns the indexes and the position behind them. A single 0 stands for the first message.
+    Raises `DecodingError`.
+    """
+    count, position = _varint(data, position)
+    if count == 0:
+        return [0], position
+    if not 0 < count <= _PATH_MAX:
+        raise DecodingError(f"the place of the message has {count} numbers")
+    path = []
+    for _ in range(count):
+        index, position = _varint(data, position)
+        path.append(index)
+    return path, position
+
+
+def read_protobuf(message_type: type[Message], data: bytes) -> Json:
+    """Read one message. Raises `DecodingError` if the bytes do not fit, or the message is too large to show."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        message = message_type.FromString(data)
+    except DecodeError as error:
+        raise DecodingError(f"the bytes do not fit the Protobuf schema: {error}") from None
+    return _Writer().message(message)
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self._left = STEPS_MAX
+
+    def message(self, message: Message) -> Json:
+        self._spend(1)
+        if message.DESCRIPTOR.full_name in _MOMENTS:
+            return str(message.ToJsonString())
+        found: dict[str, Json] = {}
+        for field, value in message.ListFields():
+            self._spend(len(field.name))
+            if field.message_type is not None and field.message_type.GetOptions().map_entry:
+                entry = field.message_type.fields_by_name["value"]
+                found[field.name] = {self._name(key): self._single(entry, value[key]) for key in value}
+            elif field.is_repeated:
+                found[field.name] = [self._single(field, each) for each in value]
+            else:
+                found[field.name] = self._single(field, value)
+        return found
+
+    def _name(self, key: str | int | bool) -> str:
+        name = key if isinstance(key, str) else str(key).lower()
+        self._spend(len(name))
+        return name
+
+    def _single(self, field: FieldDescriptor, value: Message | bytes | str | bool | int | float) -> Json:
+        self._spend(1)
+        if isinstance(value, bytes):
+            self._spend(len(value))
+            return b64encode(value).decode()
+        if isinstance(value, str):
+            self._spend(len(value))
+            return value
+        if field.enum_type is not None and isinstance(value, int):
+            symbol = field.enum_type.values_by_number.get(value)
+            self._spend(0 if symbol is None else len(symbol.name))
+            return value if symbol is None else str(symbol.name)
+        if isinstance(value, bool | int | float):
+            return value
+        return self.message(value)
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise DecodingError("the message is too large to show")
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        if position >= len(data) or shift > 63:
+            raise DecodingError("the place of the message is cut off or too long")
+        byte = data[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), position
+        shift += 7

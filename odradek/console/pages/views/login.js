@@ -1,0 +1,69 @@
+// The login, with a user of the cluster: the brokers decide, the console only passes the words on.
+
+import { post } from "../code/api.js";
+import { h, redraw, shown } from "../code/dom.js";
+import { choice, field, notice } from "../code/parts.js";
+import { loadSession, whoAmI } from "../code/shell.js";
+
+export const title = () => "Log in";
+
+export async function start(page) {
+  const form = { error: null, isSending: false, mechanism: null };
+  page.draw = () => redraw(page.root, card(page, form));
+  try {
+    // Those who were logged in until now do not know yet by which mechanisms one can.
+    if (!whoAmI().login_needed) await loadSession();
+  } catch (error) {
+    if (error.status === undefined) throw error;
+    form.error = error.message;
+  }
+  page.draw();
+}
+
+function card(page, form) {
+  const mechanisms = whoAmI().mechanisms ?? [];
+  const names = mechanisms.length ? mechanisms : ["SCRAM-SHA-256"];
+  const chosen = form.mechanism ?? names[0];
+  const isToken = chosen === "OAUTHBEARER";
+  const free = { autocapitalize: "none", spellcheck: "false", required: true };
+  return h(
+    "section.login",
+    { "aria-label": "Log in" },
+    h("h1", {}, "Odradek"),
+    h("p", {}, "Log in with a user of the cluster. You see what this user may see."),
+    h(
+      "form",
+      { onsubmit: (event) => submit(event, page, form) },
+      form.error ? notice("critical", shown(form.error)) : null,
+      names.length > 1 ? field("By", choice("mechanism", chosen, names.map((name) => [name, name]), (value) => ((form.mechanism = value), page.draw()))) : h("input", { type: "hidden", name: "mechanism", value: chosen }),
+      isToken
+        ? field("Token", h("textarea", { name: "token", ...free }))
+        : [field("User", h("input", { name: "user", autocomplete: "username", ...free })), field("Password", h("input", { name: "password", type: "password", autocomplete: "current-password", required: true }))],
+      h("button.main", { type: "submit", disabled: form.isSending }, form.isSending ? "Asking the cluster\u2026" : "Log in"),
+    ),
+  );
+}
+
+async function submit(event, page, form) {
+  event.preventDefault();
+  const values = Object.fromEntries(new FormData(event.target));
+  Object.assign(form, { isSending: true, error: null });
+  page.draw();
+  try {
+    await post("/api/login", values);
+    await loadSession();
+    location.replace(nextOf(page));
+  } catch (error) {
+    if (error.status === undefined) throw error;
+    Object.assign(form, { isSending: false, error: error.message });
+    page.draw();
+  }
+}
+
+// Only a path of this console: an address that somebody else wrote must not lead away after the login.
+function nextOf(page) {
+  const wanted = page.get("next", "/");
+  const url = new URL(wanted, location.origin);
+  return url.origin === location.origin && wanted.startsWith("/") ? url.pathname + url.search : "/";
+}
+

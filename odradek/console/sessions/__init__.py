@@ -1,0 +1,1 @@
+"""Who looks: logins, sessions, and the clients by which a session asks the cluster."""

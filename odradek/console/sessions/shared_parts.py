@@ -1,0 +1,66 @@
+"""What all sessions of a console share: decoders, and the keys for the controllers' listener.
+
+They are read from the file with keys of clients (`odradek.console.client.config`, or `--command-config`):
+
+| key | what it is |
+| --- | --- |
+| `schema.registry.url` | the address of a schema registry that speaks Confluent's protocol |
+| `schema.registry.basic.auth.user.info` | `user:password` for it |
+| `schema.registry.ssl.truststore.location` | a PEM file with the authorities of its certificate |
+| `odradek.console.schemas` | a TOML file that gives topics their schemas (`decoding/schema_files.py`) |
+| `odradek.controller.KEY` | KEY for the controllers' listener, from which the history is read |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from odradek.cli.connecting import FOR_CONTROLLERS
+from odradek.console.decoding.decoders import Decoders, DecodingSettings
+from odradek.console.decoding.registry import RegistrySettings
+
+__all__ = ["SharedParts", "shared_parts"]
+
+URL = "schema.registry.url"
+USER_INFO = "schema.registry.basic.auth.user.info"
+TRUSTSTORE = "schema.registry.ssl.truststore.location"
+SCHEMAS = "odradek.console.schemas"
+_OWN = (URL, USER_INFO, TRUSTSTORE, SCHEMAS)
+
+
+@attrs.frozen(eq=False)
+class SharedParts:
+    """The parts that sessions share."""
+
+    decoders: Decoders
+    for_controllers: Mapping[str, str] = attrs.field(factory=dict)
+    """The keys that are other ones for the controllers' listener."""
+
+
+def shared_parts(properties: Mapping[str, str]) -> tuple[SharedParts, dict[str, str]]:
+    """Make the parts that sessions share. Return them with the keys that are left for clients.
+
+    Raises `ValueError` if the address of the registry, or the file of schemas, is wrong.
+    """
+    url, schemas = properties.get(URL), properties.get(SCHEMAS)
+    registry = None
+    if url:
+        registry = RegistrySettings(url, properties.get(USER_INFO), properties.get(TRUSTSTORE))
+    try:
+        decoders = Decoders(DecodingSettings(registry, Path(schemas) if schemas else None))
+    except OSError as error:
+        raise ValueError(f"{TRUSTSTORE} cannot be read: {error}") from None
+    for_controllers = {
+        key.removeprefix(FOR_CONTROLLERS): value
+        for key, value in properties.items()
+        if key.startswith(FOR_CONTROLLERS)
+    }
+    left = {
+        key: value
+        for key, value in properties.items()
+        if key not in _OWN and not key.startswith(FOR_CONTROLLERS)
+    }
+    return SharedParts(decoders, for_controllers), left

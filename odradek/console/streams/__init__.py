@@ -1,0 +1,1 @@
+"""What views that go on write to: from a thread to a connection."""

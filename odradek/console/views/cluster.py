@@ -1,0 +1,202 @@
+"""The views of the whole cluster: who looks, the troubles of the cluster, how much comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+import odradek
+from odradek.cli.health.judgement import Problem, problems_of
+from odradek.client.errors import ClientError
+from odradek.console.sessions.samples import Sample
+from odradek.console.sessions.session import Session
+from odradek.console.shapes.fields import about
+from odradek.console.shapes.queries import NoQuery
+from odradek.wire.errors import KafkaError
+
+__all__ = ["Overview", "Trouble", "WhoAmI", "overview", "stranger", "who_am_i"]
+
+
+@attrs.frozen(kw_only=True)
+class WhoAmI:
+    """Who looks, and at which cluster."""
+
+    user: str | None = attrs.field(metadata=about("the user who has logged in"))
+    mechanisms: Sequence[str] = attrs.field(
+        metadata=about("the ways to log in; empty if there are no logins")
+    )
+    login_needed: bool = attrs.field(metadata=about("true if the user has to log in first"))
+    cluster_id: str | None = attrs.field(metadata=about("the id of the cluster; null before the login"))
+    version: str = attrs.field(metadata=about("the version of the console"))
+    is_kafka: bool | None = attrs.field(
+        metadata=about("true if the cluster runs other brokers than Odradek's; null if it is not known")
+    )
+
+
+def who_am_i(session: Session, query: NoQuery) -> WhoAmI:
+    """Say who looks, and at which cluster. Before the login, only the ways to log in are known."""
+    described = session.client.describe_cluster()
+    return WhoAmI(
+        user=session.user,
+        mechanisms=() if session.mechanism is None else (session.mechanism,),
+        login_needed=False,
+        cluster_id=described.cluster_id,
+        version=odradek.__version__,
+        is_kafka=session.cache.value("is_kafka", 60.0, lambda: _is_kafka(session)),
+    )
+
+
+def stranger(mechanisms: Sequence[str]) -> WhoAmI:
+    """Describe a visitor who has to log in first."""
+    return WhoAmI(
+        user=None,
+        mechanisms=mechanisms,
+        login_needed=True,
+        cluster_id=None,
+        version=odradek.__version__,
+        is_kafka=None,
+    )
+
+
+def _is_kafka(session: Session) -> bool | None:
+    """Find out whether other brokers than Odradek's run. Only Odradek's report the health of their disks. None without
+    the right to see disks.
+    """
+    first = [each.node_id for each in session.client.describe_cluster().brokers[:1]]
+    try:
+        found = [
+            directory
+            for each in session.client.describe_log_dirs(first, include_cleaning=True, timeout=3.0)
+            for directory in each.directories
+            if directory.error is None
+        ]
+    except (KafkaError, ClientError):
+        return None
+    return any(each.health is None for each in found) if found else None
+
+
+@attrs.frozen(kw_only=True)
+class Trouble:
+    """Something that is wrong in the cluster."""
+
+    severity: str = attrs.field(metadata=about("how grave it is", choices=("critical", "warning")))
+    kind: str = attrs.field(metadata=about("a stable name of this kind of trouble"))
+    sentence: str = attrs.field(metadata=about("what is wrong"))
+    what_to_do: str = attrs.field(metadata=about("what helps; empty if nothing needs to be done"))
+    link: str | None = attrs.field(metadata=about("the page of the console that shows more"))
+    broker: int | None = attrs.field(metadata=about("the broker that it is about"))
+    path: str | None = attrs.field(metadata=about("the log directory that it is about"))
+    partitions: Sequence[str] = attrs.field(metadata=about("the partitions that it is about, at most 20"))
+
+
+@attrs.frozen(kw_only=True)
+class Overview:
+    """The state of the cluster in a few figures."""
+
+    judgement: str = attrs.field(metadata=about("the worst trouble", choices=("ok", "warning", "critical")))
+    is_current: bool = attrs.field(
+        metadata=about("false if no controller answers, so that all facts may be out of date")
+    )
+    troubles: Sequence[Trouble] = attrs.field(metadata=about("what is wrong, the gravest first"))
+    brokers: int = attrs.field(metadata=about("the number of brokers"))
+    brokers_alive: int = attrs.field(metadata=about("the number of brokers that answer"))
+    controllers: int | None = attrs.field(metadata=about("the number of voters of the quorum"))
+    active_controller: int | None = attrs.field(metadata=about("the voter that leads the quorum"))
+    topics: int = attrs.field(metadata=about("the number of topics"))
+    partitions: int = attrs.field(metadata=about("the number of partitions"))
+    offline: int = attrs.field(metadata=about("the number of partitions without a leader"))
+    under_replicated: int = attrs.field(metadata=about("the number of partitions that lack replicas in sync"))
+    under_min_isr: int = attrs.field(metadata=about("the number of partitions below min.insync.replicas"))
+    moving: int | None = attrs.field(metadata=about("the number of partitions that are moved"))
+    records_per_second: float | None = attrs.field(metadata=about("records that come in; null at first"))
+    bytes_per_second: float | None = attrs.field(
+        metadata=about("the growth of all logs, with all replicas; null at first")
+    )
+    bytes: int | None = attrs.field(metadata=about("the bytes of all logs, with all replicas"))
+
+
+_PARTITIONS_MAX = 20
+_LINKS = {
+    "broker-down": "/brokers",
+    "broker-silent": "/brokers",
+    "cleaner-skips": "/brokers",
+    "disk-demoted": "/brokers",
+    "disk-full": "/brokers",
+    "disk-hung": "/brokers",
+    "disk-offline": "/brokers",
+    "disk-warning": "/brokers",
+    "hanging-transaction": "/transactions",
+    "lagging-voter": "/brokers",
+    "leaderless": "/topics?state=offline",
+    "no-quorum": "/brokers",
+    "not-seen": "/brokers",
+    "silent-voter": "/brokers",
+    "under-min-isr": "/topics?state=under_min_isr",
+    "under-replicated": "/topics?state=under_replicated",
+}
+
+
+def overview(session: Session, query: NoQuery) -> Overview:
+    """List the troubles of the cluster, each with a remedy, and the main figures."""
+    before, now = session.samples.latest()
+    picture, found = now.picture, now.picture.partitions
+    problems = problems_of(picture)
+    gone = {*picture.cluster.fenced, *picture.silent}
+    quorum = picture.quorum
+    return Overview(
+        judgement=_judgement(problems),
+        is_current=picture.is_current,
+        troubles=[_trouble(each) for each in problems],
+        brokers=len(picture.cluster.brokers),
+        brokers_alive=sum(each.node_id not in gone for each in picture.cluster.brokers),
+        controllers=None if quorum is None else len(quorum.voters),
+        active_controller=None if quorum is None or quorum.leader is None else quorum.leader_id,
+        topics=len(picture.topics),
+        partitions=found.total,
+        offline=len(found.offline),
+        under_replicated=len(set(found.behind) - set(found.arriving)) + len(found.under_min_isr),
+        under_min_isr=len(found.under_min_isr),
+        moving=None if picture.moving is None else len(picture.moving),
+        records_per_second=_records_per_second(before, now),
+        bytes_per_second=_rate(before, now, _bytes(before), _bytes(now)),
+        bytes=_bytes(now),
+    )
+
+
+def _judgement(problems: Sequence[Problem]) -> str:
+    if not problems:
+        return "ok"
+    return "warning" if all(each.is_warning for each in problems) else "critical"
+
+
+def _trouble(problem: Problem) -> Trouble:
+    return Trouble(
+        severity="warning" if problem.is_warning else "critical",
+        kind=problem.kind,
+        sentence=problem.text,
+        what_to_do=problem.remedy,
+        link=_LINKS.get(problem.kind),
+        broker=problem.broker,
+        path=problem.path,
+        partitions=tuple(problem.partitions[:_PARTITIONS_MAX]),
+    )
+
+
+def _records_per_second(before: Sample | None, now: Sample) -> float | None:
+    if before is None:
+        return None
+    gain = sum(max(0, end - before.ends[key]) for key, end in now.ends.items() if key in before.ends)
+    return gain / (now.at - before.at)
+
+
+def _bytes(sample: Sample | None) -> int | None:
+    if sample is None or not sample.picture.log_dirs:
+        return None
+    return sum(directory.size for each in sample.picture.log_dirs for directory in each.directories)
+
+
+def _rate(before: Sample | None, now: Sample, old: int | None, new: int | None) -> float | None:
+    if before is None or old is None or new is None:
+        return None
+    return max(0, new - old) / (now.at - before.at)

@@ -1,0 +1,232 @@
+"""Searches in logs that a hostile or broken producer has filled: damage, bombs, deep and huge values, endless markers."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from odradek.console.decoding.decoders import Decoders, DecodingSettings
+from odradek.console.reading import scan as scan_module
+from odradek.console.reading.batch_fetches import FetchedBatches
+from odradek.console.reading.found_records import (
+    DECOMPRESSED_BYTES_MAX,
+    Found,
+    PartitionFindings,
+    take_findings,
+)
+from odradek.console.reading.scan import Scan, Span
+from odradek.console.reading.shown_records import HEADERS_MAX, ShownRecord, show
+from odradek.console.reading.transaction_states import (
+    StableStates,
+    TransactionState,
+    markers_in,
+    state_by_markers,
+)
+from odradek.wire.batches.batch_header import HEADER_SIZE, parse_header, seal
+from odradek.wire.batches.records import RecordBatchBuilder
+from odradek.wire.batches.transaction_markers import build_marker
+from odradek.wire.topic_partition import TopicPartition
+
+DECODERS = Decoders(DecodingSettings())
+
+
+def batch(
+    base: int, *values: bytes | None, codec: int = 0, producer_id: int = -1, headers: int = 0
+) -> bytearray:
+    """Make a batch of records with these values."""
+    builder = RecordBatchBuilder(
+        base, codec, producer_id=producer_id, producer_epoch=0, is_transactional=producer_id >= 0
+    )
+    for value in values:
+        builder.append(1_000, b"key", value, [(f"h{n}", b"v") for n in range(headers)])
+    return builder.build()
+
+
+def marker(offset: int, producer_id: int, *, is_commit: bool) -> bytearray:
+    """Make the marker of a transaction at this offset."""
+    data = build_marker(producer_id, 0, 0, is_commit=is_commit, timestamp_ms=1_000)
+    data[:8] = offset.to_bytes(8, "big")
+    return data
+
+
+class Log:
+    """A partition's log as one string of batches. It stands in for a client, whose only operations are fetches."""
+
+    def __init__(self, *batches: bytes | bytearray, stable: int | None = None, aborted: object = ()) -> None:
+        self.batches = [bytes(each) for each in batches]
+        self.end = max(parse_header(each).next_offset for each in self.batches)
+        self.stable = self.end if stable is None else stable
+        self.aborted = list(aborted)
+        self.fetches = 0
+        self.core = self
+
+    def fetch(self, offset: int, only_stable: bool) -> FetchedBatches:
+        """Return the batches from an offset on."""
+        self.fetches += 1
+        end = self.stable if only_stable else self.end
+        found = [each for each in self.batches if offset < parse_header(each).next_offset <= end]
+        return FetchedBatches(
+            memoryview(b"".join(found)), self.end, self.stable, self.aborted if only_stable else []
+        )
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[ShownRecord], Scan]]:
+    """Return a function that searches a log."""
+
+    def fetch(
+        log: Log, offsets: Mapping[TopicPartition, int], *, only_stable: bool, wait_ms: int, deadline: float
+    ) -> dict[TopicPartition, FetchedBatches]:
+        return {key: log.fetch(offset, only_stable) for key, offset in offsets.items()}
+
+    monkeypatch.setattr(scan_module, "fetch_batches", fetch)
+    monkeypatch.setattr(Log, "run", lambda self, outcome: outcome, raising=False)
+
+    def run(log: Log, limit: int = 1000, **more: object) -> tuple[list[ShownRecord], Scan]:
+        scan = Scan(log, "t", {0: Span(0, log.end)}, None, **more)
+        found = [item for item in scan.run(limit) if isinstance(item, Found)]
+        return [show(each, DECODERS, ("auto", "auto"), 100) for each in found], scan
+
+    return run
+
+
+def test_a_damaged_batch_is_shown_with_its_reason_and_passed_over(
+    search: Callable[..., tuple[list[ShownRecord], Scan]],
+) -> None:
+    """The records before and behind a batch with a wrong checksum are found."""
+    damaged = batch(1, b"b", b"c")
+    damaged[-1] ^= 0xFF
+    found, scan = search(Log(batch(0, b"a"), damaged, batch(3, b"d")))
+    assert [(each.offset, each.value.text) for each in found] == [(0, "a"), (1, None), (3, "d")]
+    assert "checksum" in (found[1].error or "")
+    assert found[1].next_offset == 3
+    assert scan.reason == "end"
+
+
+def test_a_damaged_header_does_not_stop_a_search_for_ever(
+    search: Callable[..., tuple[list[ShownRecord], Scan]],
+) -> None:
+    """A batch whose header is no header costs bounded work, and is reported."""
+    broken = batch(1, b"b")
+    log = Log(batch(0, b"a"), broken)
+    log.batches[1] = bytes(broken[:16]) + b"\x09" + bytes(broken[17:])
+    monster = log.batches[1]
+    log.fetch = lambda offset, only_stable: FetchedBatches(
+        memoryview(log.batches[0] + monster if offset == 0 else monster), 2, 2, []
+    )
+    found, scan = search(log)
+    assert [each.error is None for each in found] == [True, False]
+    assert scan.reason == "end"
+
+
+def test_a_bomb_is_refused_before_it_is_inflated(
+    search: Callable[..., tuple[list[ShownRecord], Scan]],
+) -> None:
+    """A batch of some kilobytes that would inflate to gigabytes is shown as such, and the next one is read."""
+    squeezer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    body = b"".join(squeezer.compress(bytes(1 << 20)) for _ in range(2 * DECOMPRESSED_BYTES_MAX >> 20))
+    body += squeezer.flush()
+    bomb = batch(0, b"x")
+    header = parse_header(bomb)._replace(batch_length=HEADER_SIZE - 12 + len(body), attributes=1)
+    from odradek.wire.batches.batch_header import HEADER
+
+    bomb = bytearray(HEADER.pack(*header)) + body
+    seal(bomb)
+    found, _ = search(Log(bomb, batch(1, b"after")))
+    assert [each.value.text for each in found] == [None, "after"]
+    assert found[0].error
+
+
+def test_huge_and_deep_values_are_cut(search: Callable[..., tuple[list[ShownRecord], Scan]]) -> None:
+    """A value of megabytes, deep JSON, a tombstone and thousands of headers are shown in bounded texts."""
+    log = Log(batch(0, b"x" * (5 << 20), b"[" * 1_000_000, None, b"\x00\xff", headers=3000))
+    found, _ = search(log)
+    assert [each.value.format for each in found] == ["text", "text", "null", "hex"]
+    assert all(len(each.value.text or "") <= 100 for each in found)
+    assert [each.value.is_cut for each in found] == [True, True, False, False]
+    assert all((each.header_count, len(each.headers)) == (3000, HEADERS_MAX) for each in found)
+
+
+def test_a_search_ends_with_its_budget_and_goes_on_there(
+    search: Callable[..., tuple[list[ShownRecord], Scan]],
+) -> None:
+    """A search that has read enough bytes ends, and its position is behind the last record that it passed on."""
+    log = Log(*(batch(number, b"v" * 1000) for number in range(50)))
+    limited = log.fetch
+
+    def one_at_a_time(offset: int, only_stable: bool) -> FetchedBatches:
+        whole = limited(offset, only_stable)
+        size = parse_header(whole.data).size if whole.data else 0
+        return FetchedBatches(
+            whole.data[:size], whole.high_watermark, whole.last_stable_offset, whole.aborted
+        )
+
+    log.fetch = one_at_a_time
+    found, scan = search(log, bytes_max=10_000)
+    assert scan.reason == "budget"
+    assert scan.spans[0].position == len(found) < 50
+
+
+def test_a_broker_that_sends_nothing_is_left(search: Callable[..., tuple[list[ShownRecord], Scan]]) -> None:
+    """A partition whose broker claims records and sends none ends with a reason, after bounded attempts."""
+    log = Log(batch(0, b"a"))
+    log.fetch = lambda offset, only_stable: FetchedBatches(memoryview(b""), 1, 1, [])
+    found, scan = search(log)
+    assert found == []
+    assert scan.reason == "failed"
+    assert "no batch" in (scan.spans[0].failure or "")
+
+
+def test_states_below_the_last_stable_offset_come_from_the_brokers_list(
+    search: Callable[..., tuple[list[ShownRecord], Scan]],
+) -> None:
+    """An aborted transaction ends with its marker; later ones of the same producer are judged anew."""
+    log = Log(
+        batch(0, b"aborted", producer_id=7),
+        batch(1, b"committed", producer_id=8),
+        marker(2, 7, is_commit=False),
+        marker(3, 8, is_commit=True),
+        batch(4, b"committed", producer_id=7),
+        marker(5, 7, is_commit=True),
+        aborted=[(0, 7)],
+    )
+    found, _ = search(log)
+    states = [
+        (each.value.text, each.transaction.state)
+        for each in found
+        if each.transaction and not each.is_control
+    ]
+    assert states == [("aborted", "aborted"), ("committed", "committed"), ("committed", "committed")]
+
+
+def test_markers_decide_only_what_lies_before_them() -> None:
+    """A record belongs to the next marker of its own producer."""
+    data = memoryview(
+        bytes(marker(3, 7, is_commit=False) + marker(5, 8, is_commit=True) + marker(9, 7, is_commit=True))
+    )
+    found = markers_in(data)
+    assert state_by_markers(found, 7, 2) is TransactionState.ABORTED
+    assert state_by_markers(found, 7, 4) is TransactionState.COMMITTED
+    assert state_by_markers(found, 7, 10) is None
+    assert state_by_markers(found, 8, 4) is TransactionState.COMMITTED
+    assert state_by_markers(found, 9, 4) is None
+
+
+def test_a_stable_state_begins_with_its_first_offset() -> None:
+    """A batch before the first offset of an aborted transaction belongs to an earlier transaction."""
+    states = StableStates([(5, 7)])
+    early, late = parse_header(batch(4, b"x", producer_id=7)), parse_header(batch(5, b"x", producer_id=7))
+    assert states.state_of(early, None) is TransactionState.COMMITTED
+    assert states.state_of(late, None) is TransactionState.ABORTED
+
+
+def test_findings_of_a_round_are_bounded() -> None:
+    """A round takes at most so many records of a partition, and goes on at the first that it left."""
+    fetched = FetchedBatches(memoryview(bytes(batch(0, *([b"v"] * 100)))), 100, 100, [])
+    findings = PartitionFindings("t", 0, 0, 100)
+    for _ in take_findings(findings, fetched, None, None, 30, with_markers=True):
+        pass
+    assert len(findings.found) == 30
+    assert findings.next_offset == 30

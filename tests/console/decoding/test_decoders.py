@@ -1,0 +1,269 @@
+"""Which decoder shows which bytes, and what hostile bytes and registries may do."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.console.decoding.decoded import FORMATS
+from odradek.console.decoding.decoders import Decoders, DecodingSettings
+from odradek.console.decoding.protobuf_schema import compile_protobuf
+from odradek.console.decoding.registry import ANSWER_SECONDS_MAX, RegistrySettings
+from tests.console.decoding.schema_registry import SchemaRegistry
+
+PLAIN = Decoders(DecodingSettings())
+PROTO = """
+syntax = "proto3";
+package shop;
+import "parts/common.proto";
+import "google/protobuf/timestamp.proto";
+message Order {
+  string id = 1;
+  repeated Item items = 2;
+  map<string, int32> counts = 3;
+  google.protobuf.Timestamp at = 4;
+  Colour colour = 5;
+  bytes raw = 6;
+  message Item { int64 number = 1; parts.Note note = 2; }
+}
+message Other { bool flag = 1; }
+enum Colour { RED = 0; BLUE = 1; }
+"""
+COMMON = 'syntax = "proto3"; package parts; message Note { string text = 1; }'
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[SchemaRegistry]:
+    """A registry that speaks Confluent's protocol."""
+    with SchemaRegistry() as running:
+        yield running
+
+
+def with_registry(registry: SchemaRegistry) -> Decoders:
+    """Make decoders that ask this registry, and remember nothing yet."""
+    return Decoders(DecodingSettings(RegistrySettings(registry.url)))
+
+
+def framed(schema_id: int, data: bytes) -> bytes:
+    """Put Confluent's frame before the bytes."""
+    return b"\0" + schema_id.to_bytes(4, "big") + data
+
+
+@given(st.binary(), st.sampled_from(FORMATS), st.integers(0, 100))
+def test_any_bytes_in_any_format_are_shown(data: bytes, form: str, characters_max: int) -> None:
+    """Any bytes are shown in any format, in at most as many characters as wished."""
+    for topic in ("any", "__consumer_offsets", "__transaction_state"):
+        for found in PLAIN.key_and_value(topic, data, data, (form, form), characters_max):
+            assert found.text is not None
+            assert len(found.text) <= characters_max
+            json.dumps(found.text)
+
+
+@pytest.mark.parametrize(
+    ("data", "form", "text"),
+    [
+        (None, "null", None),
+        (b"", "text", ""),
+        (b"words", "text", "words"),
+        ("Grüße\n".encode(), "text", "Grüße\n"),
+        (b'{"a": 1e999999999}', "json", '{"a": 1e999999999}'),
+        (b"[1, 2]", "json", "[1, 2]"),
+        (b"[1, 2", "text", "[1, 2"),
+        (b"\xff\x00", "hex", "ff00"),
+        (b"a\x00b", "hex", "610062"),
+        (b"[" * 100_000, "text", "[" * 50),
+        (b"[" + b"9" * 100_000 + b"]", "json", "[" + "9" * 49),
+    ],
+)
+def test_bytes_without_a_schema(data: bytes | None, form: str, text: str | None) -> None:
+    """Null, texts, JSON and other bytes are told apart; deep JSON is a text."""
+    found = PLAIN.decode("any", "value", data, characters_max=50)
+    assert (found.format, found.text) == (form, text)
+    assert found.is_cut == (data is not None and len(data) > 50)
+
+
+def test_a_character_at_the_cut_makes_no_text_binary() -> None:
+    """A text whose cut falls into a character is still a text."""
+    for shift in range(4):
+        found = PLAIN.decode("any", "value", b"x" * shift + "😀".encode() * 1000, characters_max=100)
+        assert found.format == "text"
+
+
+def test_avro_by_registry(registry: SchemaRegistry) -> None:
+    """A value with Confluent's frame is shown by the schema that it names, with types of another subject."""
+    registry.add(5, "AVRO", '{"type": "record", "name": "a.Point", "fields": [{"name": "x", "type": "int"}]}')
+    registry.add_version("point-value", 2, 5)
+    registry.add(7, "AVRO", '{"type": "array", "items": "a.Point"}', [("a.Point", "point-value", 2)])
+    decoders = with_registry(registry)
+    found = decoders.decode("points", "value", framed(7, b"\x04\x0a\x0c\x00"))
+    assert (found.format, found.text, found.schema_id, found.error) == ("avro", '[{"x":5},{"x":6}]', 7, None)
+    asked = registry.requests
+    decoders.decode("points", "value", framed(7, b"\x00"))
+    assert registry.requests == asked
+    wrong = decoders.decode("points", "value", framed(7, b"\xff"))
+    assert (wrong.format, wrong.schema_id) == ("hex", 7)
+    assert "the bytes end" in (wrong.error or "")
+
+
+def test_protobuf_by_registry(registry: SchemaRegistry) -> None:
+    """A Protobuf value is shown by the message that its frame names, with imports of another subject."""
+    registry.add(20, "PROTOBUF", COMMON)
+    registry.add_version("common", 1, 20)
+    registry.add(21, "PROTOBUF", PROTO, [("parts/common.proto", "common", 1)])
+    compiled = compile_protobuf(PROTO, {"parts/common.proto": COMMON})
+    order = compiled.named("shop.Order")()
+    order.id = "o-1"
+    order.items.add(number=-5).note.text = "n"
+    order.counts["a"] = 3
+    order.at.FromJsonString("2026-02-03T04:05:06Z")
+    order.colour = 1
+    order.raw = b"\xff"
+    decoders = with_registry(registry)
+    found = decoders.decode("orders", "value", framed(21, b"\0" + order.SerializeToString()))
+    assert found.error is None
+    assert json.loads(found.text or "") == {
+        "id": "o-1",
+        "items": [{"number": -5, "note": {"text": "n"}}],
+        "counts": {"a": 3},
+        "at": "2026-02-03T04:05:06Z",
+        "colour": "BLUE",
+        "raw": "/w==",
+    }
+    inner = decoders.decode("orders", "value", framed(21, b"\x04\x00\x00\x08\x05"))
+    assert (inner.format, inner.text) == ("protobuf", '{"number":5}')
+    second = decoders.decode("orders", "value", framed(21, b"\x02\x02\x08\x01"))
+    assert second.text == '{"flag":true}'
+    for broken in (b"\x02\x20", b"\x00\xff", b"\xff" * 20, b""):
+        assert decoders.decode("orders", "value", framed(21, broken)).format != "protobuf" or broken == b""
+
+
+def test_json_schema_by_registry(registry: SchemaRegistry) -> None:
+    """A value of a JSON schema is shown as its document."""
+    registry.add(30, "JSON", '{"type": "object"}')
+    found = with_registry(registry).decode("docs", "value", framed(30, b'{"a": [1]}'))
+    assert (found.format, found.text, found.schema_id) == ("json-schema", '{"a": [1]}', 30)
+
+
+def test_a_schema_that_is_missing_is_asked_for_once(registry: SchemaRegistry) -> None:
+    """Records that name ids that do not exist cost one look-up each, and show their bytes."""
+    decoders = with_registry(registry)
+    before = registry.requests
+    for _ in range(3):
+        found = decoders.decode("any", "value", framed(404, b"x"))
+        assert found.format == "hex"
+        assert "does not have" in (found.error or "")
+    assert registry.requests == before + 1
+
+
+@pytest.mark.parametrize(
+    "fault", ["hangs", "drips", "closes", "garbage", "endless", "status", "list", "deep", "redirect"]
+)
+def test_a_broken_registry_costs_little(registry: SchemaRegistry, fault: str) -> None:
+    """A registry that hangs, drips or answers garbage costs one look-up of bounded time; then it is left alone."""
+    decoders = with_registry(registry)
+    with registry.failing(fault):
+        began = time.monotonic()
+        for schema_id in range(50, 60):
+            found = decoders.decode("any", "value", framed(schema_id, b"x"))
+            assert found.format == "hex"
+            assert found.error
+        assert time.monotonic() - began < ANSWER_SECONDS_MAX * 3
+        assert decoders.statistics()["registry_asked"] <= 1 + (fault == "redirect") * 10
+
+
+def test_hostile_schemas_are_errors(registry: SchemaRegistry) -> None:
+    """Schemas that cannot be used, circles of references, and names of files that lead out are errors."""
+    registry.add(60, "AVRO", "[" * 50_000)
+    registry.add(61, "PROTOBUF", "message " * 1000)
+    registry.add(62, "PROTOBUF", COMMON, [("../../../etc/passwd", "evil", 1)])
+    registry.add_version("evil", 1, 20)
+    registry.add(20, "PROTOBUF", COMMON)
+    registry.add(63, "AVRO", '"null"', [("a", "circle", 1)])
+    registry.add_version("circle", 1, 63)
+    registry.add(64, "XML", "<x/>")
+    decoders = with_registry(registry)
+    for schema_id in range(60, 65):
+        found = decoders.decode("any", "value", framed(schema_id, b"\0\0"))
+        assert found.error, schema_id
+        assert found.schema_id == schema_id
+
+
+def test_threads_share_one_look_up(registry: SchemaRegistry) -> None:
+    """Many threads that need a schema ask for it once."""
+    registry.add(70, "AVRO", '"string"')
+    decoders = with_registry(registry)
+    before = registry.requests
+    texts: list[str | None] = []
+
+    def decode() -> None:
+        texts.append(decoders.decode("any", "value", framed(70, b"\x04ab")).text)
+
+    threads = [threading.Thread(target=decode) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == ['"ab"'] * 8
+    assert registry.requests == before + 1
+
+
+def test_schemas_of_files(tmp_path: Path) -> None:
+    """A file gives topics their schemas, by name or by pattern."""
+    (tmp_path / "point.avsc").write_text(
+        '{"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}'
+    )
+    (tmp_path / "order.proto").write_text(
+        'syntax = "proto3"; package p; message A { int32 a = 1; } message B { int32 b = 1; }'
+    )
+    (tmp_path / "schemas.toml").write_text(
+        """
+        [[topic]]
+        name = "points"
+        key = {format = "hex"}
+        value = {format = "avro", file = "point.avsc"}
+        [[topic]]
+        pattern = "orders-.*"
+        value = {format = "protobuf", file = "order.proto", message = "p.B"}
+        """
+    )
+    decoders = Decoders(DecodingSettings(schemas_file=tmp_path / "schemas.toml"))
+    key, value = decoders.key_and_value("points", b"k", b"\x0a")
+    assert (key.format, key.text, value.format, value.text) == ("hex", "6b", "avro", '{"x":5}')
+    assert decoders.decode("orders-1", "value", b"\x08\x05").text == '{"b":5}'
+    assert decoders.decode("orders-1", "key", b"k").format == "text"
+    assert decoders.decode("points", "value", b"\xff\xff").error
+    assert decoders.decode("points", "value", b"\x0a", "text").format == "text"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[[topic]]\n", "a name or a pattern"),
+        ('[[topic]]\nname = "a"\nvalue = {format = "xml"}\n', "the format is one of"),
+        ('[[topic]]\nname = "a"\nvalue = {format = "avro"}\n', "needs a file"),
+        ('[[topic]]\nname = "a"\nvalue = {format = "avro", file = "none.avsc"}\n', "none.avsc"),
+        ('[[topic]]\npattern = "("\n', "is wrong"),
+        ('[[topic]]\nname = "a"\nvlaue = {}\n', "vlaue"),
+        ("[[topic", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_of_schemas_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    """The console does not start with a wrong file; the error names the mistake."""
+    (tmp_path / "schemas.toml").write_text(text)
+    with pytest.raises(ValueError, match=expected):
+        Decoders(DecodingSettings(schemas_file=tmp_path / "schemas.toml"))
+
+
+def test_fastavro_is_only_an_oracle() -> None:
+    """The console does not import fastavro: a value could end its process."""
+    assert fastavro.__name__ == "fastavro"
+    sources = Path(__file__).resolve().parents[3] / "odradek" / "console"
+    assert not [path for path in sources.rglob("*.py") if "import fastavro" in path.read_text()]
