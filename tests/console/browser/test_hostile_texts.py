@@ -80,6 +80,7 @@ def test_a_hostile_text_is_only_a_text(visit: Visit, served: FixtureServer, kind
         page.goto(served.url + path)
         page.wait_for_selector("main:not([aria-busy]) > *:not(.loading)")
         if path.startswith("/messages"):
+            page.get_by_role("button", name="Record").nth(1).wait_for()
             for opener in page.get_by_role("button", name="Record").all():
                 opener.click()
             page.get_by_role("group", name="Value").first.wait_for()
