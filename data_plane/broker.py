@@ -223,6 +223,7 @@ class Broker:
         """
         before, self.newest.image = self.newest.image, image
         hosting = self.hosting
+        self.replication.departures.metadata_changed(before.brokers, image.brokers, delta.changed_brokers)
         self.maker.begin_change()
         configured: Iterable[str] = delta.changed_topic_configs
         if self.configs.concerns_broker(delta):
@@ -238,7 +239,6 @@ class Broker:
             hosting.apply_topic(topic, before.topics_by_id.get(topic.topic_id), numbers)
         hosting.apply_configs(configured)
         self.replication.brokers_changed(delta.changed_brokers)
-        self.replication.departures.follow(before.brokers, image.brokers, delta.changed_brokers)
         if image.troubled_directories != before.troubled_directories:
             self.replication.troubles_changed()
         self.leaderless.follow(image, delta)

@@ -78,11 +78,12 @@ class Bench:
             watching = [stack.enter_context(watch(self, victim)) for watch in watches.values()]
             for each in watching:
                 prober.wait_until(partial(each.flows, FLOWING, 0.0), SILENCE_SECONDS_MAX)
-            if not row.answers:
-                prober.leave_out(victim)
             began = time.monotonic()
             is_over = row.event(self, victim)
-            prober.wait_until(lambda: is_over() and prober.served_at[-1] > began, SILENCE_SECONDS_MAX)
+            has_hit = time.monotonic()
+            if not row.answers:
+                prober.leave_out(victim)
+            prober.wait_until(lambda: is_over() and prober.has_served_since(has_hit), SILENCE_SECONDS_MAX)
             until = time.monotonic() + AFTER_SECONDS
             prober.wait_until(lambda: time.monotonic() > until, SILENCE_SECONDS_MAX)
             for each in watching:

@@ -29,13 +29,15 @@ PAUSE_SECONDS = 0.1
 def _led_shard(bench: Bench, topic: str, leader: int) -> int:
     """Return a partition of a coordinators' topic that this broker leads. Let preferred leaders lead, if need be."""
     bench.create_coordinators()
-    while True:
+    until = time.monotonic() + ADMIN_SECONDS
+    while time.monotonic() < until:
         led = [index for index, each in bench.leaders(topic).items() if each == leader]
         if led:
             return led[0]
         places = [TopicPartition(topic, index) for index in range(SHARDS)]
         bench.admin().elect_leaders(ElectionType.PREFERRED, places).result(ADMIN_SECONDS)
         time.sleep(PAUSE_SECONDS)
+    raise TimeoutError(f"broker {leader} leads no partition of {topic}")
 
 
 class Group(Watch):

@@ -7,10 +7,12 @@ is measured.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from typing import Self
 
@@ -58,6 +60,8 @@ class Prober(ABC):
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._failure: Exception | None = None
+        self._sent_at = float("-inf")
+        """When the last request that was served was sent."""
         self.served_at: list[float] = []
         """When each good answer came, in monotonic seconds."""
         self.errors: dict[str, int] = {}
@@ -78,8 +82,16 @@ class Prober(ABC):
             client.__exit__()
 
     def leave_out(self, broker: int) -> None:
-        """Ask this broker no longer: its host is dead, so that a request would only wait."""
+        """Stop asking this broker, and waiting for it: its host is dead."""
         self._left_out.add(broker)
+        client = self._clients.get(broker)
+        if client is not None:
+            with suppress(OSError):  # it may have closed the connection already
+                client.socket.shutdown(socket.SHUT_RDWR)
+
+    def has_served_since(self, moment: float) -> bool:
+        """True if a request was served that was sent after this moment, in monotonic seconds."""
+        return self._sent_at > moment
 
     def _run(self) -> None:
         try:
@@ -92,14 +104,16 @@ class Prober(ABC):
         """Ask the broker that served the last request. After an error, pause, so that the next call asks the next
         broker.
         """
+        while self._order[0] in self._left_out:
+            self._order.append(self._order.pop(0))
+        sent_at = time.monotonic()
         error = self._try(self._order[0])
         if error is None:
             self.served_at.append(time.monotonic())
+            self._sent_at = sent_at
             return
         self.errors[error] = self.errors.get(error, 0) + 1
         self._order.append(self._order.pop(0))
-        while self._order[0] in self._left_out:
-            self._order.append(self._order.pop(0))
         time.sleep(PAUSE_SECONDS)
 
     def _try(self, broker: int) -> str | None:

@@ -82,8 +82,7 @@ def thousand_partitions(bench: Bench) -> Subject:
 
 def offsets_shard(bench: Bench) -> Subject:
     """Commit 10,000 offsets to groups of one partition of `__consumer_offsets`."""
-    bench.create_coordinators()
-    shard = bench.serial % SHARDS
+    shard = _other_shard(bench, OFFSETS_TOPIC)
     topic = bench.new_topic(COMMITS_PARTITIONS, 1)
     groups = list(islice(keys_of_shard(f"shard-{bench.serial}", shard), COMMITS_GROUPS))
     partitions = [OffsetCommitRequestPartition(index, 1, 0, "") for index in range(COMMITS_PARTITIONS)]
@@ -102,8 +101,7 @@ def offsets_shard(bench: Bench) -> Subject:
 
 def transactions_shard(bench: Bench) -> Subject:
     """Make 10,000 transactional ids in one partition of `__transaction_state`."""
-    bench.create_coordinators()
-    shard = bench.serial % SHARDS
+    shard = _other_shard(bench, IDS_TOPIC)
     bench.serial += 1
     ids = list(islice(keys_of_shard(f"id-{bench.serial}", shard), IDS))
     requests = [InitProducerIdRequest(each, TRANSACTION_TIMEOUT_MS) for each in ids]
@@ -116,6 +114,13 @@ def transactions_shard(bench: Bench) -> Subject:
         lambda answer: (answer.error_code,),
     )
     return Subject(place, TransactionReader(ids[-1], bench.addresses))
+
+
+def _other_shard(bench: Bench, topic: str) -> int:
+    """Return a partition of a coordinators' topic that the active controller's node does not lead."""
+    bench.create_coordinators()
+    active = bench.active_controller()
+    return next(index for index, leader in bench.leaders(topic).items() if leader != active)
 
 
 def keys_of_shard(prefix: str, shard: int) -> Iterator[str]:

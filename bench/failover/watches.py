@@ -46,7 +46,6 @@ class Watch(ABC):
         self.times: dict[str, list[float]] = {part: [] for part in self.parts}
         """When each part has got something done, in monotonic seconds."""
         self.threads: list[threading.Thread] = []
-        self._failure: Exception | None = None
 
     def __enter__(self) -> Self:
         for thread in self.threads:

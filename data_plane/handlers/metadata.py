@@ -69,18 +69,25 @@ class MetadataHandler:
 
     def handle(self, context: Context, request: MetadataRequest) -> Result:
         """Answer the request. While a leader has just gone, first wait for its successors."""
-        if not self._departures.misses(self._leaders(request)):
+        leaders = self._departures.doubtful(self._leaders(context, request))
+        if not leaders:
             return self._handle(context, request)
         later = context.for_later()
 
         async def answer() -> Result:
-            await self._departures.settled()
+            await self._departures.wait_for_successors(leaders)
             return self._handle(later, request)
 
         return Suspend(answer, is_long=request.topics is None)
 
-    def _leaders(self, request: MetadataRequest) -> set[int] | None:
-        """Return the leaders that the answer names, if it is about one small topic; otherwise None."""
+    def _leaders(self, context: Context, request: MetadataRequest) -> set[int] | None:
+        """Return the leaders that the answer names, if it is about one small topic, or about none; otherwise None."""
+        if (
+            request.topics is not None
+            and not request.topics
+            and context.api_version >= METADATA_EMPTY_MEANS_NONE
+        ):
+            return set()
         if request.topics is None or len(request.topics) != 1:
             return None
         asked, image = request.topics[0], self._desk.image

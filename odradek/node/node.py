@@ -45,28 +45,27 @@ from odradek.node.configuration.part_settings import (
     metadata_log_settings,
     metadata_settings,
 )
-from odradek.node.connections.buffers import ReceiveBuffers
 from odradek.node.connections.connection_limits import ConnectionLimits, client_room
 from odradek.node.connections.connection_services import ConnectionServices
+from odradek.node.connections.listeners_charging import ListenersCharging
 from odradek.node.connections.server import Server
 from odradek.node.controller_lifecycle import register_controller
 from odradek.node.directories import Directories, NodeCannotStart, NodeCannotStartYet
 from odradek.node.entrances import Entrances, World
-from odradek.node.listeners_charging import ListenersCharging
 from odradek.node.metrics.groups.group_lag import GroupLag
 from odradek.node.metrics.groups.remote_ends import RemoteEnds
 from odradek.node.metrics.image_figures import ImageCounter
 from odradek.node.metrics.kafka_names import KafkaMemory
-from odradek.node.metrics.metrics_page import MetricsSources, rendered
-from odradek.node.metrics.page.loop_lateness import LoopLateness, watch_loop
+from odradek.node.metrics.metrics_page import MetricsSources
+from odradek.node.metrics.page.loop_lateness import LoopLateness, PageCosts
 from odradek.node.metrics.page.metrics_server import MetricsServer
 from odradek.node.metrics.page.page_guard import page_guard
-from odradek.node.metrics.page.page_maker import PageMaker
 from odradek.node.metrics.page.readiness import unready_reason
-from odradek.node.quorum_start import check_refusals, log_role, what_is_missing
+from odradek.node.metrics.serving import serve_metrics
+from odradek.node.node_listeners import NodeListeners
+from odradek.node.quorum_start import catch_up
 from odradek.node.unenforced_rules import UnenforcedRules
 from odradek.security.acls.authorizer import Authorizer
-from odradek.serving.api_table import ApiTable
 from odradek.serving.node_env import NodeEnv
 from odradek.wire.messages.broker_registration import Listener as RegisteredListener
 
@@ -76,8 +75,6 @@ LOCALHOST = "localhost"
 """The advertised host of a listener that listens on every interface, if no advertised host is configured."""
 OTHERS_SECONDS_MAX = 3.5
 """The maximum number of seconds that a stopping node waits for other nodes."""
-PATIENCE_SECONDS = 1.0
-"""The seconds without a controller after which a starting node logs the reason for its wait."""
 
 
 class NodeFailed(Exception):
@@ -119,14 +116,12 @@ class Node:
     ) -> None:
         self._config = config
         self._process = process
-        self._listener_settings = listener_settings(config)
         self._lifecycle_settings = lifecycle_settings(config)
         self._env = env
         env.agreed_clock.follow(config.get_int("log.retention.check.interval.ms"), log)
         self._tasks = tasks
         self._log = log
         self._log_levels = process.log_levels
-        self._poison = poison
         self._failed = env.event()
         self._failure = ""
         self._directories = Directories(
@@ -138,16 +133,13 @@ class Node:
             on_answer=self._device_answers,
             config_for=self._log_config,
         )
-        self._servers: list[Server] = []
         self._addresses: list[str] = []
-        self._ports: dict[str, int] = {}
         self._broker: Broker | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._metadata: MetadataService | None = None
         self._metadata_log: MetadataLog | None = None
         self._peers: PeerConnections | None = None
         self._channel: ControllerChannel | None = None
-        self._services: list[ConnectionServices] = []
         self._metrics: MetricsServer | None = None
         self._authorizer = None if config.authorizer is None else Authorizer(config.authorizer)
         room = client_room(process.descriptors_max)
@@ -160,8 +152,10 @@ class Node:
         self._entrances = Entrances(
             config, env, log, self._newest_image, process.world, self._auditing.auditor
         )
+        self._listeners = NodeListeners(
+            env, tasks, log, listener_settings(config), self._entrances, poison=poison
+        )
         self._created_at = env.clock.monotonic()
-        self._listening: list[OpenListener] = []
         self._is_starting = True
         self._has_joined = False
         """True once the quorum's tasks are running."""
@@ -177,7 +171,16 @@ class Node:
         self._auditing.open(self._tasks)
         await self._entrances.open(self._tasks)
         metadata = await self._join_quorum()
-        await self._catch_up(metadata)
+        await catch_up(
+            metadata,
+            self._config,
+            self._directories.cluster_id,
+            self._env,
+            self._tasks,
+            self._log,
+            registration_ms=self._lifecycle_settings.initial_registration_ms,
+            fail=self._fail,
+        )
         rules = UnenforcedRules(self._config, self._log)
         rules.check(metadata.committed_image)
         metadata.subscribe(rules.apply)
@@ -229,19 +232,22 @@ class Node:
     @property
     def services(self) -> Sequence[ConnectionServices]:
         """The services that the connections of this node's listeners share."""
-        return self._services
+        return self._listeners.services
 
     @property
     def servers(self) -> Sequence[Server]:
         """The servers of all open listeners."""
-        return self._servers
+        return self._listeners.servers
 
     # -- the quorum -----------------------------------------------------------------------------------------------
 
     async def _join_quorum(self) -> MetadataService:
         """Open the metadata log, serve the controller's listeners, and join the quorum as a voter or as an observer."""
         config, env = self._config, self._entrances.world(self._config.controller_listener_names[0])
-        opened = [(each, self._listen(each)) for each in config.controller_listeners]
+        opened = [
+            (each, self._listeners.open(each.name, each.host, each.port))
+            for each in config.controller_listeners
+        ]
         log = self._metadata_log = await env.workers.run(self._open_metadata_log)
         bootstrap = log.bootstrap()
         addresses = Addresses(env)
@@ -323,58 +329,23 @@ class Node:
             kraft_version=lambda: metadata.quorum.kraft_version,
             token_secrets=config.token_secrets,
         )
-        services = self._connection_services(table, self._run_woken)
-        for listener, listening in opened:
-            self._serve(
-                Server(
-                    services,
-                    listening,
-                    listener.name,
-                    idle_ms_max=self._listener_settings.idle_ms_max,
-                    limits=self._controller_limits,
-                    entrance=self._entrances.entrance(listener.name, table),
-                )
-            )
+        listeners = self._listeners
+        services = listeners.new_services(table, self._run_woken)
+        listeners.serve(
+            [
+                listeners.new_server(services, listening, listener.name, self._controller_limits)
+                for listener, listening in opened
+            ]
+        )
 
     def _controller_endpoints(self) -> tuple[tuple[str, str, int], ...]:
         """List the endpoints of this node's controller as (listener, host, port). If the configured port is 0, the
         system chose it.
         """
         return tuple(
-            (each.listener, each.host, each.port or self._ports[each.listener])
+            (each.listener, each.host, each.port or self._listeners.ports[each.listener])
             for each in self._config.controller_endpoints
         )
-
-    async def _catch_up(self, metadata: MetadataService) -> None:
-        """Wait until the quorum has a leader and the image is as new as the leader's log. If this takes long, log the
-        reason.
-        """
-        clock = self._env.clock
-        done = self._env.event()
-
-        async def wait() -> None:
-            await metadata.caught_up()
-            done.set()
-
-        self._tasks.start_soon(wait)
-        said = ""
-        led_at = clock.monotonic()
-        patience = self._lifecycle_settings.initial_registration_ms / 1000
-        while not done.is_set():
-            with clock.timeout_at(clock.monotonic() + PATIENCE_SECONDS):
-                await done.wait()
-            if not done.is_set():
-                check_refusals(metadata.quorum, self._config, self._directories.cluster_id)
-                missing = what_is_missing(metadata.quorum, self._config)
-                if missing != said:
-                    said = missing
-                    self._log.warning("node.waiting", reason=missing)
-                led_at = led_at if metadata.quorum.leader_id is None else clock.monotonic()
-                if self._config.is_broker and clock.monotonic() - led_at >= patience:
-                    self._fail(
-                        f"no controller could register this broker within initial.broker.registration.timeout.ms: {missing}"
-                    )
-        log_role(metadata.quorum, self._config, self._log)
 
     async def _register_controller(self) -> None:
         assert self._channel is not None
@@ -437,8 +408,7 @@ class Node:
         broker.hold_coordinators(False)
         self._tasks.start_soon(broker.assignments.run)
         self._tasks.start_soon(broker.troubles.run)
-        for server in servers:
-            self._serve(server)
+        self._listeners.serve(servers)
         partitions: int = broker.statistics()["partitions"]
         return partitions
 
@@ -474,65 +444,23 @@ class Node:
 
     # -- listeners ------------------------------------------------------------------------------------------------
 
-    def _listen(self, listener: ListenerConfig) -> OpenListener:
-        """Open a listener. Raises `NodeCannotStartYet` if the address cannot be used."""
-        try:
-            opened = self._env.network.listen(
-                listener.host,
-                listener.port,
-                send_buffer_bytes=self._listener_settings.send_buffer_bytes,
-                receive_buffer_bytes=self._listener_settings.receive_buffer_bytes,
-            )
-        except OSError as error:
-            raise NodeCannotStartYet(
-                f"cannot listen on {listener.host or '*'}:{listener.port}: {error.strerror or error}"
-            ) from error
-        self._ports[listener.name] = opened.port
-        self._listening.append(opened)
-        return opened
-
-    def _connection_services(self, table: ApiTable, after_turn: Callable[[], None]) -> ConnectionServices:
-        settings, env = self._listener_settings, self._env
-        services = ConnectionServices(
-            table=table,
-            buffers=ReceiveBuffers(settings.received_bytes_max),
-            env=env,
-            tasks=self._tasks,
-            log=self._log,
-            frame_bytes_max=settings.frame_bytes_max,
-            after_turn=after_turn,
-            poison=self._poison,
-        )
-        self._services.append(services)
-        return services
-
     def _open_client_listeners(self, broker: Broker) -> list[Server]:
-        table = build_table(broker, self._kraft_version, self._authorizer)
-        services = self._connection_services(table, broker.run_woken)
+        opened, table = self._listeners, build_table(broker, self._kraft_version, self._authorizer)
+        services = opened.new_services(table, broker.run_woken)
         servers = []
         listeners = self._config.broker_listeners
         charged = ListenersCharging(broker, self._authorizer, self._limits)
         charged.follow(services, is_of_nodes=False)
         for listener in listeners:
-            opened = self._listen(listener)
+            listening = opened.open(listener.name, listener.host, listener.port)
             is_peers = len(listeners) > 1 and listener.name == self._config.inter_broker_listener_name
             own = services
             if is_peers:
                 # Peers have memory of their own, so incomplete requests of clients do not delay them.
-                own = self._connection_services(table, broker.run_woken)
+                own = opened.new_services(table, broker.run_woken)
                 charged.follow(own, is_of_nodes=True)
-            servers.append(
-                Server(
-                    own,
-                    opened,
-                    listener.name,
-                    idle_ms_max=self._listener_settings.idle_ms_max,
-                    limits=self._limits,
-                    is_peers=is_peers,
-                    entrance=self._entrances.entrance(listener.name, table),
-                )
-            )
-            self._addresses.append(f"{listener.host or '0.0.0.0'}:{opened.port}")
+            servers.append(opened.new_server(own, listening, listener.name, self._limits, is_peers=is_peers))
+            self._addresses.append(f"{listener.host or '0.0.0.0'}:{listening.port}")
         return servers
 
     def _newest_image(self) -> MetadataImage:
@@ -540,11 +468,6 @@ class Node:
 
     def _kraft_version(self) -> int:
         return 0 if self._metadata is None else self._metadata.quorum.kraft_version
-
-    def _serve(self, server: Server) -> None:
-        self._servers.append(server)
-        self._tasks.start_soon(server.accept_loop)
-        self._tasks.start_soon(server.reap_loop)
 
     def _run_woken(self) -> None:
         """Continue the broker's requests that waited for the controller in this process and now have its answer."""
@@ -556,36 +479,22 @@ class Node:
         settings, env = self._config.metrics, self._env
         if settings is None:
             return
-        host, port = settings.host, settings.port
-        try:
-            listener = env.network.listen(host, port)
-        except OSError as error:
-            raise NodeCannotStartYet(
-                f"cannot listen on {host or '*'}:{port} for metrics: {error.strerror or error}"
-            ) from error
         assert self._channel is not None
         broker = self._broker
         lag = None if broker is None else GroupLag(broker)
-        ends = None if broker is None or lag is None else RemoteEnds(broker, lag)
-        pages = PageMaker(
-            env,
-            self._log,
-            lambda form: rendered(sources, form),
-            None if ends is None else ends.refresh,
-        )
         sources = MetricsSources(
             version=odradek.__version__,
             node_id=self._config.node_id,
             cluster_id=self._directories.cluster_id,
             env=env,
             started_at=self._created_at,
-            services=self._services,
-            servers=self._servers,
+            services=self._listeners.services,
+            servers=self._listeners.servers,
             broker=broker,
             controller=metadata,
             channel=self._channel,
             lateness=LoopLateness(),
-            costs=pages.costs,
+            costs=PageCosts(),
             auditing=self._auditing,
             entrances=self._entrances,
             counter=ImageCounter(self._config.node_id),
@@ -593,18 +502,16 @@ class Node:
             kafka=KafkaMemory(),
             has_names=settings.has_names,
         )
-        metrics = self._metrics = MetricsServer(
-            listener,
-            clock=env.clock,
-            tasks=self._tasks,
-            log=self._log,
-            pages=pages,
+        self._metrics = serve_metrics(
+            settings,
+            sources,
+            env,
+            self._tasks,
+            self._log,
+            ends=None if broker is None or lag is None else RemoteEnds(broker, lag),
             unready=lambda: unready_reason(metadata, self._lifecycle, is_starting=self._is_starting),
             guard=page_guard(env, settings, self._entrances, self._authorizer, self._auditing.auditor),
         )
-        self._tasks.start_soon(metrics.accept_loop)
-        self._tasks.start_soon(watch_loop, env.clock, sources.lateness)
-        self._log.info("node.metrics", address=f"{host or '0.0.0.0'}:{metrics.port}")
 
     def _make_lifecycle(self, broker: Broker) -> BrokerLifecycle:
         config = self._config
@@ -612,7 +519,7 @@ class Node:
             RegisteredListener(
                 each.name,
                 each.host or LOCALHOST,
-                each.port or self._ports[each.name],
+                each.port or self._listeners.ports[each.name],
                 each.security_protocol_id,
             )
             for each in config.advertised_listeners
@@ -681,15 +588,10 @@ class Node:
             self._broker.stop()
         if self._metrics is not None:
             self._metrics.close()
-        for server in self._servers:
-            if server.name not in self._config.controller_listener_names:
-                server.close()
+        self._listeners.close(but=self._config.controller_listener_names)
         if self._metadata is not None and self._has_joined:
             await self._metadata.stop(began_at + OTHERS_SECONDS_MAX)
-        for server in self._servers:
-            server.close()
-        for listener in self._listening:
-            listener.close()
+        self._listeners.close()
         if self._peers is not None:
             self._peers.close()
         if self._metadata_log is not None:

@@ -1,15 +1,66 @@
-"""Log lines of a starting node about the quorum: what it waits for, why it was refused, whether it votes. PURE."""
+"""How a starting node waits for the quorum, and what it logs meanwhile: what it waits for, why it was refused, whether
+it votes. PORTED.
+"""
 
 from __future__ import annotations
 
-from odradek.env.ports import Log
+from collections.abc import Callable
+
+from odradek.env.ports import Env, Log, TaskGroup
 from odradek.metadata_quorum.replica.raft_quorum import RaftQuorum
+from odradek.metadata_quorum.service import MetadataService
 from odradek.node.configuration.node_config import NodeConfig
 from odradek.node.directories import NodeCannotStart
 from odradek.wire.errors import ErrorCode
 from odradek.wire.uuid_text import uuid_to_text
 
-__all__ = ["check_refusals", "log_role", "what_is_missing"]
+__all__ = ["catch_up", "check_refusals", "log_role", "what_is_missing"]
+
+PATIENCE_SECONDS = 1.0
+"""The seconds without a controller after which a starting node logs the reason for its wait."""
+
+
+async def catch_up(
+    metadata: MetadataService,
+    config: NodeConfig,
+    cluster_id: str,
+    env: Env,
+    tasks: TaskGroup,
+    log: Log,
+    *,
+    registration_ms: int,
+    fail: Callable[[str], None],
+) -> None:
+    """Wait until the quorum has a leader and the image is as new as the leader's log. If this takes long, log the
+    reason.
+
+    Raises `NodeCannotStart` if the other controllers refuse this node. Calls `fail` if this is a broker and has known no
+    leader for `registration_ms`.
+    """
+    clock, done = env.clock, env.event()
+
+    async def wait() -> None:
+        await metadata.caught_up()
+        done.set()
+
+    tasks.start_soon(wait)
+    said = ""
+    led_at = clock.monotonic()
+    while not done.is_set():
+        with clock.timeout_at(clock.monotonic() + PATIENCE_SECONDS):
+            await done.wait()
+        if not done.is_set():
+            check_refusals(metadata.quorum, config, cluster_id)
+            missing = what_is_missing(metadata.quorum, config)
+            if missing != said:
+                said = missing
+                log.warning("node.waiting", reason=missing)
+            led_at = led_at if metadata.quorum.leader_id is None else clock.monotonic()
+            if config.is_broker and clock.monotonic() - led_at >= registration_ms / 1000:
+                fail(
+                    f"no controller could register this broker within initial.broker.registration.timeout.ms: {missing}"
+                )
+    log_role(metadata.quorum, config, log)
 
 
 def what_is_missing(quorum: RaftQuorum, config: NodeConfig) -> str:

@@ -14,7 +14,6 @@ from odradek.data_plane.handlers.administration.forwarded import ForwardingHandl
 from odradek.data_plane.handlers.administration.forwarder import Forwarder
 from odradek.data_plane.handlers.metadata import MetadataHandler
 from odradek.data_plane.replication.following.departures import Departures
-from odradek.env.ports import Env
 from odradek.metadata_quorum.config.effective_config import BrokerConfigLayers
 from odradek.metadata_quorum.controller.refusals import refusal
 from odradek.metadata_quorum.envelope import Sender
@@ -33,6 +32,8 @@ from odradek.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from sim.machine.weather import Weather
+from sim.machine.world import World
 
 TOPIC = 2
 
@@ -166,7 +167,7 @@ def test_a_topic_made_on_first_use_is_made_in_the_name_of_who_used_it() -> None:
             context = Context("PLAINTEXT", "10.0.0.7")
             context.principal, context.client_id, context.api_version = "User:alice", "her client", 9
             asked = MetadataRequest([MetadataRequestTopic(name="fresh")], allow_auto_topic_creation=True)
-            departures = Departures(cast(Env, desk), lambda leader: False, list)
+            departures = Departures(World(1, Weather()).node_env("a"), lambda leader: False, list)
             handler = MetadataHandler(desk, cast(ControllerPort, controller), own, departures)
             answer = handler.handle(context, asked)
             assert isinstance(answer, MetadataResponse)

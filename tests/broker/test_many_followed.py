@@ -28,6 +28,8 @@ from odradek.wire.messages.fetch import (
     ReplicaState,
 )
 from odradek.wire.topic_partition import TopicIdPartition
+from sim.machine.weather import Weather
+from sim.machine.world import World
 from testkit.by_hand import ManualClock
 
 VERSION = 17
@@ -145,7 +147,7 @@ class Follower:
             after_round=lambda: None,
             throttle=SimpleNamespace(is_set=False),
             silence=PeerSilence(0, 500, lambda broker_id: False),
-            departures=Departures(cast("Any", SimpleNamespace(clock=clock)), lambda leader: False, list),
+            departures=Departures(World(1, Weather()).node_env("a"), lambda leader: False, list),
             sync=None,
             timers=None,
             buffer=memoryview(b""),

@@ -35,7 +35,7 @@ AREAS = {
     "odradek.security": "security",
     "odradek.node.entrances": "security",
     "odradek.node.connections.charging": "quotas",
-    "odradek.node.listeners_charging": "quotas",
+    "odradek.node.connections.listeners_charging": "quotas",
     "odradek.node": "replication",
 }
 """Areas, by the first package with which a function's module begins."""

@@ -28,6 +28,8 @@ KEY_CHARACTERS_PER_UNIT = 30
 """The number of key characters that cost one unit of work, since the key's partition is computed from all its
 characters.
 """
+SHORT_CHARACTERS_MAX = 256
+"""The longest key whose coordinator is found twice if need be: first to look whether it is alive."""
 
 
 class FindCoordinatorHandler:
@@ -41,23 +43,24 @@ class FindCoordinatorHandler:
 
     def handle(self, context: Context, request: FindCoordinatorRequest) -> Result:
         """Answer the request. While a leader has just gone, first wait for its successors."""
-        if not self._departures.misses(self._leaders(request)):
+        leaders = self._departures.doubtful(self._leaders(request))
+        if not leaders:
             return self._handle(context, request)
         later = context.for_later()
 
         async def answer() -> Result:
-            await self._departures.settled()
+            await self._departures.wait_for_successors(leaders)
             return self._handle(later, request)
 
         return Suspend(answer)
 
     def _leaders(self, request: FindCoordinatorRequest) -> set[int] | None:
-        """Return the leaders that the answer to one key names, or None if there are many keys."""
+        """Return the leader that the answer to one short key names; otherwise None."""
         keys = request.coordinator_keys or [request.key]
         topic = self._desk.image.topics.get(
             OFFSETS_TOPIC if request.key_type == GROUP else TRANSACTIONS_TOPIC
         )
-        if len(keys) > 1 or topic is None:
+        if len(keys) != 1 or len(keys[0]) > SHORT_CHARACTERS_MAX or topic is None:
             return None
         return {topic.partitions[coordinator_partition(keys[0], len(topic.partitions))].leader}
 

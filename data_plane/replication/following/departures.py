@@ -3,29 +3,37 @@
 A client whose leader has just died asks another broker at once who leads now. The controller notices the death within
 some 50 ms (`odradek.metadata_quorum.process_watch`). But an answer before that still names the dead leader, and the
 client may ask again only a second later. This broker has lost its own connection to that leader at the same
-moment. So for a short time it holds back answers that name the leader (`misses`), until the metadata have
-changed. The client may even be quicker: its question comes before this broker has received the end of its connection. So
-the connection is looked at (`has_ended`).
+moment. So the leader is in doubt for a short time. Answers that name it wait until the metadata have changed, or
+it answers this broker again (`wait_for_successors`). The client may even be quicker: its question comes before this
+broker has received the end of its connection. So the connection is looked at.
 
-Then the dead broker is fenced. A fenced broker is missing in answers, as with Kafka. librdkafka drops such a broker
-together with the partitions that it still has there, even if the same answer names their new leader. It looks for lost
-partitions only once a second. So a broker is mentioned a little longer than it leads (`is_mentioned`).
+Then the dead broker is fenced. A fenced broker is missing in answers, as with Kafka. librdkafka drops a missing broker, and
+with it the partitions that it led, even if the same answer names their new leader. It looks for lost partitions only
+once a second. So a broker whose connection had ended is mentioned a little longer than it leads (`is_mentioned`). Its
+host refuses connections at once. A host that is silent is never mentioned longer, because clients would wait for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from odradek.env.ports import Env, Event
+from odradek.env.ports import Env
 from odradek.metadata_quorum.image.metadata_image import BrokerImage
 from odradek.named_states import reached
 
 __all__ = ["Departures"]
 
-HELD_SECONDS_MAX = 0.25
-"""The longest time for which an answer is held back. The controller usually notices a death within 50 ms."""
+DOUBT_SECONDS_MAX = 0.75
+"""The longest time for which a leader is in doubt. The controller usually notices a death within 50 ms. If it died with
+the leader, another one is elected first, which takes half a second.
+"""
 MENTIONED_SECONDS = 2.0
-"""How long a fenced broker is still mentioned. librdkafka looks for partitions without a leader every second."""
+"""How long a broker is still mentioned after it was fenced. librdkafka looks for partitions without a leader every
+second.
+"""
+LOOK_SECONDS_MIN = 0.001
+"""The shortest time between two looks at the connections to all leaders. A look at one costs some 3 us."""
+NEVER = float("-inf")
 
 
 class Departures:
@@ -34,80 +42,95 @@ class Departures:
     def __init__(
         self, env: Env, has_ended: Callable[[int], bool], followed: Callable[[], Collection[int]]
     ) -> None:
-        """`has_ended` looks whether a leader has closed the connection on which this broker fetches from it.
-        `followed` lists the leaders from which it fetches.
+        """`has_ended` is true if a leader has closed the connection on which this broker fetches from it. `followed`
+        lists the leaders from which it fetches.
         """
         self._env = env
         self._has_ended = has_ended
         self._followed = followed
         self._lost_at: dict[int, float] = {}
-        """When the connection to each leader ended that this broker still takes for alive."""
+        """When each leader's connection ended. A leader stays here until it answers, or its registration changes. So
+        each loss makes answers wait only once.
+        """
         self._fenced_at: dict[int, float] = {}
-        self._waiting: list[Event] = []
+        self._looked_at = NEVER
+        self._changed = env.event()
+        """Set, and replaced, when a leader is no longer in doubt."""
 
     # -- what this broker notices
 
-    def lost(self, leader_id: int) -> None:
+    def connection_lost(self, leader_id: int) -> None:
         """Note that a leader has closed the connection on which this broker fetches from it."""
-        self._lost_at[leader_id] = self._env.clock.monotonic()
+        self._lost_at.setdefault(leader_id, self._env.clock.monotonic())
 
-    def found(self, leader_id: int) -> None:
-        """Note that a leader answers."""
-        if self._lost_at.pop(leader_id, None) is not None:
+    def answered(self, leader_id: int) -> None:
+        """Note that a leader answers this broker."""
+        if self._lost_at and self._lost_at.pop(leader_id, None) is not None:
             self._wake()
 
-    def follow(
+    def metadata_changed(
         self, before: Mapping[int, BrokerImage], brokers: Mapping[int, BrokerImage], changed: Iterable[int]
     ) -> None:
-        """Note which of the changed brokers are fenced now, and were not fenced before."""
+        """Note which of the changed brokers are fenced now, and were not fenced before. This must be called before
+        fetchers close their connections.
+        """
         for broker_id in changed:
             old, new = before.get(broker_id), brokers.get(broker_id)
             if new is None or not new.fenced:
                 self._fenced_at.pop(broker_id, None)
-            elif old is not None and not old.fenced:
+            elif old is not None and not old.fenced and self._is_lost(broker_id):
                 self._fenced_at[broker_id] = self._env.clock.monotonic()
             if self._lost_at.pop(broker_id, None) is not None:
                 self._wake()
 
+    def _is_lost(self, broker_id: int) -> bool:
+        return broker_id in self._lost_at or self._has_ended(broker_id)
+
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for event in waiting:
-            event.set()
+        changed, self._changed = self._changed, self._env.event()
+        changed.set()
+
+    def is_lost(self, leader_id: int) -> bool:
+        """True if this leader's connection has ended, and it has answered nothing since. Then its answer is urgent."""
+        return leader_id in self._lost_at
 
     # -- what clients hear
 
-    def misses(self, leaders: Collection[int] | None = None) -> bool:
-        """Return whether the lead of one of these brokers is in doubt (None: of any that this broker follows). Then
-        answers that name them are held back.
+    def doubtful(self, leaders: Collection[int] | None = None) -> set[int]:
+        """Look at the connections to these leaders (None: to all that this broker follows). Return the leaders that
+        are in doubt.
         """
+        now = self._env.clock.monotonic()
         if leaders is None:
-            leaders = self._followed()
-        if self._lost_at:
-            since = self._env.clock.monotonic() - HELD_SECONDS_MAX
-            self._lost_at = {leader: at for leader, at in self._lost_at.items() if at > since}
-        found = False
+            if now - self._looked_at >= LOOK_SECONDS_MIN:
+                self._looked_at = now
+                leaders = self._followed()
+            else:
+                leaders = list(self._lost_at)
+        found = set()
         for leader in leaders:
-            if leader in self._lost_at:
-                found = True
-            elif self._has_ended(leader):
+            lost_at = self._lost_at.get(leader)
+            if lost_at is None and self._has_ended(leader):
                 reached("broker.death_noticed_by_question")
-                self.lost(leader)
-                found = True
+                lost_at = self._lost_at[leader] = now
+            if lost_at is not None and now - lost_at < DOUBT_SECONDS_MAX:
+                found.add(leader)
         return found
 
-    async def settled(self) -> None:
-        """Wait until no broker is in doubt any more. The wait ends after `HELD_SECONDS_MAX` at the latest."""
+    async def wait_for_successors(self, leaders: Collection[int]) -> None:
+        """Wait until none of these leaders is in doubt. The wait ends `DOUBT_SECONDS_MAX` after the last loss."""
         reached("broker.answer_held_for_successors")
         clock = self._env.clock
-        with clock.timeout_at(clock.monotonic() + HELD_SECONDS_MAX):
-            while self._lost_at:
-                event = self._env.event()
-                self._waiting.append(event)
-                await event.wait()
+        while lost_at := [self._lost_at[each] for each in leaders if each in self._lost_at]:
+            until = max(lost_at) + DOUBT_SECONDS_MAX
+            if clock.monotonic() >= until:
+                return
+            with clock.timeout_at(until):
+                await self._changed.wait()
 
     def is_mentioned(self, broker_id: int, broker: BrokerImage) -> bool:
-        """Return whether answers about the cluster name this broker: it is not fenced, or was fenced just now."""
+        """True if answers about the cluster name this broker: it is not fenced, or it died just now."""
         if not broker.fenced:
             return True
-        fenced_at = self._fenced_at.get(broker_id)
-        return fenced_at is not None and self._env.clock.monotonic() - fenced_at < MENTIONED_SECONDS
+        fenced_at = self._fenced_at.get(broker_id, NEVER)
+        return self._env.clock.monotonic() - fenced_at < MENTIONED_SECONDS

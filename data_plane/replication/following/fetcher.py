@@ -205,12 +205,12 @@ class LeaderFetcher:
                 await self._round()
                 self._failures = 0
             except (ConnectionLost, ProtocolError, KafkaError) as error:
+                if isinstance(error, ConnectionLost) and self._connection.is_open:
+                    self._departures.connection_lost(self.leader_id)
                 self._close()
                 self._after_round()
                 if self.followed:
                     self._failures += 1
-                    if self._failures == 1 and isinstance(error, ConnectionLost):
-                        self._departures.lost(self.leader_id)
                     if self._failures in (1, 10, 100):
                         self._log.info(
                             "replication.leader_unreachable", leader=self.leader_id, error=str(error)
@@ -258,7 +258,7 @@ class LeaderFetcher:
         self._after_round()
         response = await self._connection.answer()
         self._silence.heard(self.leader_id, self._clock.monotonic())
-        self._departures.found(self.leader_id)
+        self._departures.answered(self.leader_id)
         self.rounds += 1
         if isinstance(response, FetchResponse):
             await self._take(response)
@@ -378,7 +378,9 @@ class LeaderFetcher:
         self._gone = dict.fromkeys(left_unwanted)
         return FetchRequest(
             replica_state=ReplicaState(self._node_id, self._broker_epoch()),
-            max_wait_ms=0 if is_part else settings.fetch_wait_ms_max,
+            max_wait_ms=0
+            if is_part or self._departures.is_lost(self.leader_id)
+            else settings.fetch_wait_ms_max,
             min_bytes=settings.fetch_bytes_min,
             max_bytes=1 if self._env.buggify("replication.tiny_fetch") else settings.response_bytes_max,
             session_id=session.session_id,

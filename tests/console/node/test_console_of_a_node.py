@@ -178,6 +178,15 @@ def test_a_console_on_every_interface_has_tls_and_logins(tmp_path: Path) -> None
         cookie = set_cookie.partition(";")[0]
         status, _, text = ask("GET", "/api/session", "console.example", cookie)
         assert json.loads(text)["user"] == "alice"
+        connection = HTTPSConnection("127.0.0.1", port, timeout=SECONDS, context=context)
+        with closing(connection):
+            # Reading and sending go on at the same time over one TLS connection.
+            connection.request(
+                "GET", "/api/events?view=session", headers={"Host": "console.example", "Cookie": cookie}
+            )
+            lines = connection.getresponse()
+            events = [line for line in (lines.readline() for _ in range(8)) if line.startswith(b"event:")]
+            assert events == [b"event: session\n"] * 2
         with socket.create_connection(("127.0.0.1", port), SECONDS) as plain:
             plain.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b"HTTP" not in plain.recv(1000)

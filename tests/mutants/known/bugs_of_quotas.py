@@ -34,7 +34,7 @@ MUTANTS_OF_QUOTAS: tuple[Mutant, ...] = (
     Mutant(
         "nodes-are-throttled",
         "KIP-124: requests of brokers are exempt; here a follower pays like a consumer.",
-        "odradek.node.listeners_charging:ListenersCharging._is_follower",
+        "odradek.node.connections.listeners_charging:ListenersCharging._is_follower",
         """
         - return self._authorizer is None and self._broker.is_brokers_fetch(request)
         + return self._authorizer is None and False

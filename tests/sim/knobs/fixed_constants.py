@@ -143,7 +143,7 @@ NAMED: Mapping[str, str] = {
     "a cost, a weight or an estimate of bytes: limits that are knobs are counted in them": """
         client.producer.accumulator _RECORD_OVERHEAD _HEADER_OVERHEAD _ROW_MEMORY _ROW_BYTES _ROWS_MORE _BATCH_MEMORY
         client.producer.sender _REQUEST_OVERHEAD
-        node.listeners_charging _UNITS_OF_A_WAIT
+        node.connections.listeners_charging _UNITS_OF_A_WAIT
         metadata_quorum.controller.access.acls COMPARED_PER_FILTER
         metadata_quorum.controller.parts ACCESS_WEIGHT
         data_plane.coordination.shards DECISION_UNITS

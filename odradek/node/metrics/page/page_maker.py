@@ -47,8 +47,11 @@ class PageMaker:
         log: Log,
         render: Callable[[PageForm], Slices[bytes]],
         prepare: Callable[[], Awaitable[None]] | None = None,
+        costs: PageCosts | None = None,
     ) -> None:
-        """Make the pages that `render` returns. `prepare` is awaited before each page, and must end soon."""
+        """Make the pages that `render` returns. `prepare` is awaited before each page, and must end soon. What the pages
+        cost is added to `costs`.
+        """
         self._clock, self._new_event = env.clock, env.event
         self._workers: Workers = env.workers
         self.log = log
@@ -59,7 +62,7 @@ class PageMaker:
         """Set when the page that is being made has ended; None while there is none."""
         self._free_at = float("-inf")
         """The time until which no page is made, so that other work gets the event loop."""
-        self.costs = PageCosts()
+        self.costs = PageCosts() if costs is None else costs
 
     async def page(self, form: PageForm) -> MadePage | None:
         """Return a page that was begun after this call; None if a part of the node raised an error."""
