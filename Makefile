@@ -91,8 +91,8 @@ test-groups: install-dev ## clients with group.protocol=consumer while nodes and
 SPARKS := 4.2.0 4.3.0
 CONNECT := .cache/spark-connect
 test-spark: install-dev ## all tests of Spark, on PySpark 4.2 and 4.3, with Spark Connect and sessions of their own (SPARKS=4.3.0, ARGS=)
-	@[ -d $(CONNECT) ] || { echo "installing what Spark Connect needs into $(CONNECT)"; \
-	  $(PIP) install -c constraints.txt --target $(CONNECT) grpcio grpcio-status googleapis-common-protos; }
+	@[ -d $(CONNECT)/yaml ] || { echo "installing what Spark Connect and spark-pipelines need into $(CONNECT)"; \
+	  $(PIP) install -c constraints.txt --upgrade --target $(CONNECT) grpcio grpcio-status googleapis-common-protos pyyaml; }
 	@for version in $(SPARKS); do \
 	  [ -d .cache/pyspark-$$version ] || { echo "installing PySpark $$version into .cache"; \
 	    $(PIP) install --no-deps --target .cache/pyspark-$$version pyspark==$$version || exit 1; }; \

@@ -54,6 +54,10 @@ JOBS = {
         "odradek.spark.pipelines.sessions",
         "follow each aircraft by state and timers: its sessions and alerts, into compacted topics",
     ),
+    "operate": (
+        "odradek.spark.pipelines.operating.command",
+        "run two queries in one application: restarts, alerts on lag and failure, new code, roll-back",
+    ),
     "two-phase": (
         "odradek.spark.delivery.undecided",
         "show or end transactions that queries with delivery=two-phase have left open (needs neither Spark nor Java)",

@@ -26,8 +26,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
 from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
-from odradek.spark.pipelines.landing import Landed, Landing, Ranges, table_path
 from odradek.spark.pipelines.progress import ProgressLine
+from odradek.spark.pipelines.tables.landing import Landed, Landing, Ranges, table_path
 
 __all__ = ["latest", "main", "refresh"]
 

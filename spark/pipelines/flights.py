@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from odradek.client.admin import NewTopic
+from odradek.client.errors import ClientError
 from odradek.client.shells.blocking import Client
 from odradek.spark.pipelines.flight_table import flight_table
 from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
@@ -101,9 +102,43 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_cluster_arguments(parser)
     add_topic_arguments(parser, "flights", 6)
     parser.add_argument("--limit", type=int, help="number of flights to write (default: all)")
+    parser.add_argument(
+        "--times",
+        action="store_true",
+        help="records have the hours of their flights as timestamps; a new topic keeps them for ever",
+    )
+
+
+def _write_timed(spark: SparkSession, arguments: argparse.Namespace) -> None:
+    """Write the flights with their hours as timestamps, which the sink cannot do. Raises `Failed`."""
+    line = ProgressLine("flights")
+    topics = topics_of(spark, arguments)
+    create_topic(topics, arguments.topic, arguments.partitions, {"retention.ms": "-1"})
+    table = flight_table().sort_values("time_hour", kind="stable").head(arguments.limit)
+    values = table.to_json(orient="records", lines=True).splitlines()
+    times = pandas.to_datetime(table["time_hour"]).astype("int64") // 1_000_000
+    try:
+        with topics.producer() as producer:
+            sent = [
+                producer.send(
+                    arguments.topic,
+                    value.encode(),
+                    key.encode() if isinstance(key, str) else None,
+                    timestamp_ms=int(time_ms),
+                )
+                for key, value, time_ms in zip(table["tailnum"], values, times, strict=True)
+            ]
+            for each in sent:
+                each.result()
+    except (ClientError, KafkaError) as error:
+        raise Failed(f"the flights cannot be written to '{arguments.topic}': {error}") from error
+    line.step(f"{len(sent):,} flights are in the topic '{arguments.topic}', at their own times")
 
 
 def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
+    if arguments.times:
+        _write_timed(spark, arguments)
+        return 0
     fill_topic(spark, arguments, flights_frame(spark, arguments.limit), "flights", "flights")
     return 0
 

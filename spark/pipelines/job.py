@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.shells.blocking import Client
+from odradek.client.shells.producer import Producer
 from odradek.spark.pipelines.failure import Failed
 from odradek.spark.source_options import SourceOptions
 from odradek.spark.worker_process import worker_python
@@ -96,6 +97,8 @@ def _session(name: str, master: str | None) -> SparkSession:
         # Spark's default of 200 partitions is for clusters. A streaming aggregation has a state store for each
         # partition, and here two cores serve all of them.
         builder = builder.config("spark.sql.shuffle.partitions", "4")
+        # By default the tasks of one query's batch run before those of another query.
+        builder = builder.config("spark.scheduler.mode", "FAIR")
     spark = (
         builder.config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.showConsoleProgress", "false")
@@ -139,6 +142,11 @@ class Topics:
         config = SourceOptions.parse(login | {"subscribe": topic}).consumer.client_config()
         return Client(self.bootstrap, config=config)
 
+    def producer(self) -> Producer:
+        """Make a producer that logs in with the same options as the data source. Raises `ValueError`."""
+        login = {key: value for key, value in self.options.items() if key.startswith(_LOGIN)}
+        return Producer({key.removeprefix("kafka."): value for key, value in login.items()})
+
     def read(self, topic: str, **options: str) -> DataFrame:
         """Make the DataFrame of a batch query on one topic."""
         reader = self.spark.read.format(self.format).options(**self._reading).option("subscribe", topic)
@@ -160,9 +168,12 @@ class Topics:
         """Append a batch of rows to one topic. If the job runs again, it appends the rows again."""
         frame.write.format(self.format).options(**self.options).option("topic", topic).mode("append").save()
 
-    def bounds(self, topic: str) -> tuple[str, dict[int, tuple[int, int]]]:
+    def bounds(
+        self, topic: str, since_ms: int | None = None, until_ms: int | None = None
+    ) -> tuple[str, dict[int, tuple[int, int]]]:
         """Return the topic's id, and the first and the end offset of each partition. The records of an open
-        transaction are beyond the end.
+        transaction are beyond the end. With times, in ms since 1970, the first offset is that of the first record at
+        `since_ms` or later. The end is that of the first record at `until_ms` or later.
 
         Raises `Failed` if the topic is missing, or no broker answers.
         """
@@ -173,9 +184,28 @@ class Topics:
                 begins = client.list_offsets(dict.fromkeys(keys, EARLIEST))
                 is_committed = self._reading[_ISOLATION] == "read_committed"
                 ends = client.list_offsets(dict.fromkeys(keys, LATEST), isolation_level=int(is_committed))
+                at = [
+                    client.list_offsets(dict.fromkeys(keys, each)) if each is not None else None
+                    for each in (since_ms, until_ms)
+                ]
         except Exception as error:
             raise Failed(f"the topic '{topic}' cannot be described at {self.bootstrap}: {error}") from error
-        return found.topic_id.hex(), {key.partition: (begins[key].offset, ends[key].offset) for key in keys}
+        bounds = {}
+        for key in keys:
+            begin, end = begins[key].offset, ends[key].offset
+            first, after = (
+                default if asked is None else _within(asked[key].offset, begin, end)
+                for asked, default in zip(at, (begin, end), strict=True)
+            )
+            bounds[key.partition] = (first, max(first, after))
+        return found.topic_id.hex(), bounds
+
+
+def _within(offset: int, begin: int, end: int) -> int:
+    """Return an offset that was found by a time, between both bounds. -1 means that no record has the time or a later
+    one.
+    """
+    return end if offset < 0 else min(max(offset, begin), end)
 
 
 @contextmanager

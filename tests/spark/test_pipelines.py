@@ -15,14 +15,14 @@ pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)"
 
 from odradek import Producer
 from odradek.spark.pipelines import changelog, derived_feed, offline_load
-from odradek.spark.pipelines.delta import DeltaLoads
 from odradek.spark.pipelines.flight_table import flight_table
 from odradek.spark.pipelines.flights import flights_frame
 from odradek.spark.pipelines.job import Failed
 from odradek.spark.pipelines.job import Topics as Cluster
-from odradek.spark.pipelines.landing import Landed, Landing, table_path
 from odradek.spark.pipelines.plots import plot_delays, plot_lag
 from odradek.spark.pipelines.progress import ProgressLine, watch_query
+from odradek.spark.pipelines.tables.delta import DeltaLoads
+from odradek.spark.pipelines.tables.landing import Landed, Landing, table_path
 from tests.jepsen.test_histories import troubled_history
 from tests.node_process import RunningNode
 from tests.spark.topics import Topics
@@ -195,7 +195,7 @@ class TestOfflineLoad:
         """Data and offsets of a Delta table are one commit. A job gives the same table after kills, and a job without
         --delta or for another topic is refused."""
         deltalake = pytest.importorskip("deltalake", reason="the extra delta is not installed")
-        wanted = attrs.evolve(self.wanted(tmp_path, 2500), is_delta=True)
+        wanted = attrs.evolve(self.wanted(tmp_path, 2500), kind=offline_load.Kind.DELTA)
         killed: set[str] = set()
 
         def kill_once(step: str) -> None:
@@ -223,7 +223,7 @@ class TestOfflineLoad:
         )
         assert table.metadata().partition_columns == ["day"]
         assert str(rows.schema.field("timestamp").type) == "timestamp[us, tz=UTC]"
-        with pytest.raises(Failed, match="is a Delta table: add --delta"):
+        with pytest.raises(Failed, match="is a table of Delta: add --delta"):
             offline_load.load(cluster, self.wanted(tmp_path), Landing(tmp_path, "load"), line)
         loads = DeltaLoads(tmp_path)
         topic_id, _ = cluster.bounds("flights-small")

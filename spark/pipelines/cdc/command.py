@@ -28,9 +28,9 @@ from pyspark.sql.types import StructType
 from odradek.spark.pipelines.cdc.envelopes import FAULT, Captured, changes, last_changes
 from odradek.spark.pipelines.cdc.merging import MergedTable
 from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
-from odradek.spark.pipelines.landing import Landing, table_path
 from odradek.spark.pipelines.progress import ProgressLine
 from odradek.spark.pipelines.streams import Failures, add_stream_arguments, run_query, start_query
+from odradek.spark.pipelines.tables.landing import Landing, table_path
 
 __all__ = ["Capture", "main"]
 

@@ -1,4 +1,4 @@
-"""Kill a job, with its Java process, as soon as one of its batches has begun."""
+"""Kill a job, with its Java process, as soon as one of its batches has begun, or at a step of `offline-load`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from odradek.spark.pipelines import offline_load
+from odradek.spark.pipelines.tables.landing import Landing
 from odradek.spark.worker_process import worker_python
 from tests.docs.markdown import ROOT
 
-__all__ = ["kill_job"]
+__all__ = ["kill_job", "kill_load"]
 
 WAIT_SECONDS = 300
 
@@ -43,3 +46,30 @@ def kill_job(words: Sequence[str], checkpoint: Path, batch: int, folder: Path) -
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
+
+
+def kill_load(words: Sequence[str], step: str, folder: Path) -> None:
+    """Run `odradek spark offline-load WORDS`, which kills itself and its Java process with SIGKILL at a step.
+
+    Raises `AssertionError` if the job ends otherwise.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.pipelines.killed_job", step, *words],
+        capture_output=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": worker_python()},
+        start_new_session=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+def _die(step: str, reached: str) -> None:
+    if reached == step:
+        os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    offline_load.Landing = partial(Landing, step=partial(_die, sys.argv[1]))  # type: ignore[misc,assignment]
+    sys.exit(offline_load.main(sys.argv[2:]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 pytest.importorskip("deltalake", reason="the extra delta is not installed")
+pytest.importorskip("pyiceberg", reason="the extra iceberg is not installed")
 pytest.importorskip("google.protobuf", reason="protobuf is not installed (the extra spark)")
 
 from odradek import Admin
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 PAGE = "docs/pipelines.md"
 TOPICS = ["fleet", "flights", "weather", "enriched", "spoilt", "clean", "dead", "sessions", "alerts"]
+TOPICS += ["timed", "late", "hours", "operating", "late-again", "hours-again"]
 LIMITED = {
     "fleet-changes": ["--limit", "1500"],
     "flights": ["--limit", "1500"],
@@ -57,10 +60,10 @@ def test_the_page_from_top_to_bottom(
     spark: SparkSession, node: RunningNode, at_home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The page's commands run, and give what the page says."""
-    _, cdc, enrichment, one_flight, clean, one_letter, replay, sessions = (
+    _, cdc, enrichment, one_flight, clean, one_letter, replay, sessions, *others = (
         block.code for block in blocks(PAGE, "sh")
     )
-    (fleet,) = blocks(PAGE, "python")
+    fleet, snapshots = blocks(PAGE, "python")
     for line in cdc.splitlines():
         run_job(line, node.bootstrap, at_home)
     written = capfd.readouterr().err
@@ -80,6 +83,23 @@ def test_the_page_from_top_to_bottom(
     for line in sessions.splitlines():
         run_job(line, node.bootstrap, at_home)
     assert "version 0: " in capfd.readouterr().err
+    timed, again, operate, alerts, new_code, roll_back = others
+    for line in timed.splitlines():
+        run_job(line, node.bootstrap, at_home)
+    assert "small files were merged into" in capfd.readouterr().err
+    exec(compile(snapshots.code, f"{PAGE}:{snapshots.line}", "exec"), {})
+    flights, *batches = capfd.readouterr().out.splitlines()
+    assert int(flights) == 1500
+    assert [line.split()[0] for line in batches] == ["0", "1", "1"]
+    run_job(again, node.bootstrap, at_home)
+    assert re.search(r"[1-9]\d* records were loaded again", capfd.readouterr().err)
+    run_job(operate, node.bootstrap, at_home)
+    shown = run_command(alerts, node.bootstrap)
+    assert {line.split()[0] for line in shown.splitlines()} == {"late", "hours"}
+    shutil.copytree("operating.checkpoints", "before.checkpoints")
+    run_job(new_code, node.bootstrap, at_home)
+    run_job(roll_back, node.bootstrap, at_home)
+    assert capfd.readouterr().err.count("all queries have ended") == 3
 
 
 def run_command(line: str, bootstrap: str) -> str:

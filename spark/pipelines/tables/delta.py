@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from odradek.spark.pipelines.failure import Failed
+from odradek.spark.pipelines.tables.committed import Compaction, Places
 
 __all__ = ["DeltaLoads"]
 
@@ -54,6 +55,10 @@ class DeltaLoads:
             )
         return found
 
+    def staging(self, load: int) -> Path:
+        """Return a directory below the table, whose files are copied by the commit."""
+        return Path(self._path).resolve() / "_staging" / f"load-{load}"
+
     def append(
         self, staged: Path, partition_by: Sequence[str], topic_id: str, ends: Mapping[int, int]
     ) -> None:
@@ -62,11 +67,7 @@ class DeltaLoads:
 
         Raises `Failed` if another job has committed for this topic since the last call of `ends` or `append`.
         """
-        import pyarrow as pa
-        import pyarrow.dataset
-
-        data = pyarrow.dataset.dataset(str(staged), format="parquet")
-        rows = pa.RecordBatchReader.from_batches(data.schema, data.to_batches(batch_size=_ROWS_PER_BATCH))
+        rows = _rows_of(staged)
         transactions = [
             self._delta.Transaction(_application(topic_id, index), end) for index, end in sorted(ends.items())
         ]
@@ -89,6 +90,31 @@ class DeltaLoads:
         if self._versions(topic_id, list(ends)) != dict(ends):
             raise self._other_writer("the table's offsets have changed")
 
+    def replace(self, staged: Path, places: Places) -> None:
+        """Replace the rows of these offsets. Files that also have other rows are written anew."""
+        predicate = " or ".join(
+            f"(partition = {index} and offset >= {first} and offset < {end})"
+            for index, (first, end) in sorted(places.items())
+        )
+        try:
+            self._delta.write_deltalake(
+                self._table, _rows_of(staged), mode="overwrite", predicate=predicate, schema_mode="merge"
+            )
+        except self._delta.exceptions.CommitFailedError as error:
+            raise self._other_writer(str(error)) from error
+        except self._delta.exceptions.DeltaError as error:
+            raise Failed(f"the Delta table {self._path} cannot be written: {error}") from error
+        self._table = self._delta.DeltaTable(self._path)
+
+    def compact(self, file_bytes: int) -> Compaction:
+        """Merge small files of each partition of the table. The offsets are kept."""
+        try:
+            done = self._table.optimize.compact(target_size=file_bytes)
+        except self._delta.exceptions.CommitFailedError as error:
+            raise self._other_writer(str(error)) from error
+        self._table = self._delta.DeltaTable(self._path)
+        return Compaction(int(done["numFilesRemoved"]), int(done["numFilesAdded"]))
+
     def _versions(self, topic_id: str, partitions: Sequence[int]) -> dict[int, int]:
         found = {
             index: self._table.transaction_version(_application(topic_id, index)) for index in partitions
@@ -99,6 +125,15 @@ class DeltaLoads:
         return Failed(
             f"another job has written to {self._path} during this load: start this job again ({reason})"
         )
+
+
+def _rows_of(staged: Path) -> Any:
+    """Read the rows of the Parquet files in a directory, batch by batch."""
+    import pyarrow as pa
+    import pyarrow.dataset
+
+    data = pyarrow.dataset.dataset(str(staged), format="parquet")
+    return pa.RecordBatchReader.from_batches(data.schema, data.to_batches(batch_size=_ROWS_PER_BATCH))
 
 
 def _application(topic_id: str, partition: int) -> str:

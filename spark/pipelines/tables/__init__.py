@@ -1,0 +1,1 @@
+"""Tables into which topics are loaded: directories of Parquet, Delta and Iceberg."""
