@@ -9,8 +9,9 @@ broker has received the end of its connection. So the connection is looked at.
 
 Then the dead broker is fenced. A fenced broker is missing in answers, as with Kafka. librdkafka drops a missing broker, and
 with it the partitions that it led, even if the same answer names their new leader. It looks for lost partitions only
-once a second. So a broker whose connection had ended is mentioned a little longer than it leads (`is_mentioned`). Its
-host refuses connections at once. A host that is silent is never mentioned longer, because clients would wait for it.
+once a second. So a broker that has stopped in order, or whose connection had ended, is mentioned a little longer than it
+leads (`is_mentioned`). Its host refuses connections at once. A host that is silent is never mentioned longer, because
+clients would wait for it.
 """
 
 from __future__ import annotations
@@ -78,7 +79,11 @@ class Departures:
             old, new = before.get(broker_id), brokers.get(broker_id)
             if new is None or not new.fenced:
                 self._fenced_at.pop(broker_id, None)
-            elif old is not None and not old.fenced and self._is_lost(broker_id):
+            elif (
+                old is not None
+                and not old.fenced
+                and (old.in_controlled_shutdown or self._is_lost(broker_id))
+            ):
                 self._fenced_at[broker_id] = self._env.clock.monotonic()
             if self._lost_at.pop(broker_id, None) is not None:
                 self._wake()

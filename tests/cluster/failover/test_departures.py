@@ -80,6 +80,23 @@ def test_an_answer_about_other_leaders_is_not_held() -> None:
     Troubled(settings=LONG_SESSION).play(script)
 
 
+def test_a_broker_that_stopped_in_order_is_mentioned_longer() -> None:
+    """A leader's node stops in order. Clients have to leave it for the new leader before it is missing in answers."""
+
+    async def script(case: Troubled) -> None:
+        await acquainted(case)
+        case.member(1).ask_to_stop()
+        while not case.broker(2).image.brokers[1].fenced:
+            await case.world.sleep(0.001)
+        answer = await asked(case, ["t"])
+        assert [part.leader_id for part in answer.topics[0].partitions] in ([2], [3])
+        assert [each.node_id for each in answer.brokers] == [1, 2, 3]
+        await case.world.sleep(MENTIONED_SECONDS)
+        assert [each.node_id for each in (await asked(case)).brokers] == [2, 3]
+
+    Troubled(settings=LONG_SESSION).play(script)
+
+
 def test_a_host_that_is_silent_is_not_mentioned_longer() -> None:
     """A leader is paused until it is fenced. Its connections have not ended, and clients would wait for it."""
 
