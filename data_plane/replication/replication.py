@@ -409,6 +409,13 @@ class Replication:
         """The fetchers that fetch at least one partition, by the leader's id."""
         return {leader: fetcher for leader, fetcher in sorted(self._fetchers.items()) if fetcher.followed}
 
+    @property
+    def known_fetchers(self) -> dict[int, LeaderFetcher]:
+        """The fetchers of all leaders that this broker has followed since its start, by the leader's id. Sums over them
+        never fall.
+        """
+        return dict(sorted(self._fetchers.items()))
+
     def _count_led(self) -> tuple[int, int, int]:
         led = [each for each in self._broker.hosted.partitions() if each.is_leader]
         return (

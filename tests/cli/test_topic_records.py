@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
+from odradek.cli.commands.topic import cloning
+from odradek.cli.failure import CliError
+from odradek.wire.topic_partition import TopicPartition
 from tests.cli.running import Outcome, odradek_here
 from tests.node_process import RunningNode
 
@@ -138,3 +145,21 @@ def test_a_clone_of_a_topic_without_records(run: Run, fresh_topic: Callable[[str
     name = fresh_topic("empty")
     assert run("topic", "create", name, "--partitions", "1").code == 0
     assert run("topic", "clone", name, f"{name}-new", "--with-records").out.endswith("0 records copied\n")
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["reading", "writing"])
+def test_a_clone_without_a_leader_ends(monkeypatch: pytest.MonkeyPatch, is_read: bool) -> None:
+    """A copy ends with what to do if a leader is silent for the time of `--timeout`, while it is read or written."""
+    record = SimpleNamespace(topic="t", partition=0, offset=0, value=b"", key=None, headers=(), timestamp=0)
+    consumer, producer = Mock(), Mock()
+    consumer.poll.side_effect = lambda _: [record] if is_read else []
+    consumer.position.return_value = int(is_read)
+    producer.send.return_value.result.side_effect = TimeoutError
+    monkeypatch.setattr(cloning, "_consumer", lambda _: nullcontext(consumer))
+    monkeypatch.setattr(cloning, "_producer", lambda _: nullcontext(producer))
+    with pytest.raises(CliError) as raised:
+        cloning._copy(argparse.Namespace(timeout=0.05, new="copy"), {TopicPartition("t", 0): (0, 1)})
+    text = str(raised.value)
+    assert "the copy is incomplete, because" in text
+    assert "odradek topic delete copy" in text
+    assert ("a record was not acknowledged" if is_read else "nothing came from t-0 for 0.05 s") in text

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+import re
+from types import SimpleNamespace
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from odradek.node.metrics.hosted_figures import at_once, count_hosted
+from odradek.node.metrics.kafka_names import KafkaMemory, broker_names
 from odradek.node.metrics.metrics_text import MetricsText
 from odradek.node.metrics.replication_metrics import replication_metrics
 from odradek.wire.messages.alter_partition_reassignments import (
@@ -29,6 +33,15 @@ def figures(case: Troubled, node_id: int) -> dict[str, float]:
     }
 
 
+def kafka_figures(case: Troubled, node_id: int) -> float:
+    """Read the bytes fetched from leaders, under Kafka's name."""
+    page, broker = MetricsText(), case.broker(node_id)
+    placed: Any = SimpleNamespace(placed=0)
+    broker_names(page, broker, at_once(count_hosted(broker)), placed, KafkaMemory(), has_names=False)
+    (value,) = re.findall(r"(?m)^\w+_replicationbytesin_total (\d+)", page.render().decode())
+    return int(value)
+
+
 def test_who_leaves_and_who_lags() -> None:
     """A follower has no room for a while. Its lag and the leader's shrunken ISR are shown, and then disappear."""
 
@@ -47,6 +60,14 @@ def test_who_leaves_and_who_lags() -> None:
         assert figures(case, 1)["at_min_isr_partitions"] == 0
         assert figures(case, 3)["replication_in_bytes_total/1"] > 0
         assert figures(case, 3)["reassignment_in_bytes_total"] == 0
+        # The broker follows this leader no longer. Its counters stay, under Kafka's names, too.
+        broker = case.broker(3)
+        before, kafka = figures(case, 3), kafka_figures(case, 3)
+        for replica in list(broker.replication.fetchers[1].followed):
+            broker.replication.forget(replica.topic_id, replica.partition)
+        assert 1 not in broker.replication.fetchers
+        assert figures(case, 3)["replication_in_bytes_total/1"] == before["replication_in_bytes_total/1"]
+        assert kafka_figures(case, 3) == kafka > 0
 
     Troubled().play(script)
 

@@ -363,6 +363,18 @@ def test_http_answers(data: bytes, status: int) -> None:
     )
 
 
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b"\n\n", b"\n\r\n"])
+def test_a_request_ends_at_its_empty_line(end: bytes) -> None:
+    """What follows the empty line is no header, and each kind of line end is understood."""
+
+    async def script(world: World, connect: Connect) -> None:
+        ask = b"GET /metrics HTTP/1.1\r\nHost: server" + end
+        answer = await http(world, ask + b"Accept: application/openmetrics-text\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain;")
+
+    play_measured(script)
+
+
 def test_head_has_no_body() -> None:
     """HEAD returns only the headers of a GET (RFC 9110, section 9.3.2)."""
 
@@ -455,6 +467,37 @@ def test_a_figure_that_cannot_be_read_ends_nothing() -> None:
             assert (await http(world, GET)).startswith(b"HTTP/1.1 500 ")
             assert log.events == ["metrics.bug"]
             assert (await http(world, GET)).endswith(b"\r\n\r\na 1\n")
+            pages.append(None)
+            answer = await http(world, GET.replace(b"GET", b"HEAD"))
+            assert answer.startswith(b"HTTP/1.1 500 ")
+            assert answer.endswith(b"\r\n\r\n"), "the answer to HEAD has a body"
+            server.close()
+
+    world.run(main)
+
+
+def test_a_bug_in_an_exchange_ends_its_connection() -> None:
+    """A bug beside the page closes this connection with a logged traceback. The next request is answered."""
+    world, log = World(1, Weather()), KeptLog()
+    reasons: list[str | None] = [None]
+
+    async def main() -> None:
+        async with trio.open_nursery() as tasks:
+            env = world.node_env("server")
+            server = MetricsServer(
+                env.network.listen("", PORT),
+                clock=env.clock,
+                tasks=tasks,
+                log=log,
+                pages=PageMaker(env, log, lambda _: iter(())),  # type: ignore[arg-type,return-value]
+                unready=lambda: reasons.pop(),
+            )
+            tasks.start_soon(server.accept_loop)
+            ready = GET.replace(b"/metrics", b"/ready")
+            assert (await http(world, ready)).endswith(b"ready\n")
+            assert await http(world, ready) == b""
+            assert log.events == ["metrics.bug"]
+            assert (await http(world, GET.replace(b"/metrics", b"/healthz"))).endswith(b"ok\n")
             server.close()
 
     world.run(main)

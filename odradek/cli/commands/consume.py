@@ -26,7 +26,7 @@ from odradek.cli.parsing import (
 from odradek.cli.streams.ending import Ended, Ending
 from odradek.cli.streams.handed_over import HandedOver
 from odradek.cli.streams.record_filter import filter_of, pattern
-from odradek.cli.streams.record_format import json_line, key_and_value, template
+from odradek.cli.streams.record_format import for_terminal, json_line, key_and_value, template
 from odradek.cli.streams.record_output import RecordOutput
 from odradek.cli.streams.standard_streams import complain, is_closed
 from odradek.cli.times import TIME_HELP, moment
@@ -150,6 +150,8 @@ def _consume(args: argparse.Namespace) -> int:
     from odradek.wire.topic_partition import TopicPartition
 
     render = json_line if args.json else args.format or key_and_value(args.key_separator)
+    if sys.stdout.isatty() and not args.json:
+        render = for_terminal(render)
     with connected(args, "ConsumerSettings") as client:
         # Describe the topic first. With a wrong address or topic, this call fails at once; a consumer would wait.
         (topic,) = client.admin.describe_topics([args.topic])

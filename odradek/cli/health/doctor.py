@@ -141,6 +141,13 @@ def _why(looked: Probe, properties: Mapping[str, str], error: str, key: str) -> 
             f"no connection ({looked.trouble})",
             f"start the node, open the firewall, or change {key} to an address in the node's listeners",
         )
+    if looked.protocol is None and not looked.wants_certificate:
+        return Finding(
+            "silent",
+            looked.name,
+            f"the port is open, but nothing there answers as Kafka ({looked.trouble})",
+            f"look whether the node hangs, or change {key} to an address in the node's listeners",
+        )
     if looked.has_tls is not spoken.endswith("SSL"):
         real = looked.protocol or "SSL"
         return Finding(
@@ -163,7 +170,8 @@ def _why(looked: Probe, properties: Mapping[str, str], error: str, key: str) -> 
             f"the listener accepts {', '.join(looked.mechanisms)}, and the client has {mechanism}",
             "set sasl.mechanism in --command-config, or sasl.enabled.mechanisms at the node",
         )
-    return _of_tls(looked, error) or Finding(
+    found = _of_tls(looked, error) if looked.has_tls else None
+    return found or Finding(
         "refused", looked.name, error.rstrip(".")[:300], "mend this, then run the doctor again"
     )
 
@@ -177,7 +185,7 @@ def _of_tls(looked: Probe, error: str) -> Finding | None:
             f"the node's certificate has another name than {looked.host}",
             "issue one with this name (ssl.keystore.location at the node), or change advertised.listeners to its name",
         )
-    if "expired" in small or "not yet valid" in small:
+    if "certificate" in small and ("expired" in small or "not yet valid" in small):
         return Finding(
             "certificate-time",
             looked.name,
@@ -260,9 +268,13 @@ def _test_brokers(
 
 def _loopback(subject: str, looked: Probe, working: str) -> Iterator[Finding]:
     """Find a broker that advertises an address of its own host alone, to a client that came from elsewhere."""
-    host = working.rpartition(":")[0].strip("[]")
-    came_local = host == "localhost" or _is_loopback([host])
-    if not came_local and _is_loopback(looked.addresses or [looked.host]):
+    from odradek.cli.health.probing import addresses_of
+
+    if not _is_loopback(looked.addresses or [looked.host]):
+        return
+    host, _, port = working.rpartition(":")
+    # Debian gives the host's own name the address 127.0.1.1.
+    if not _is_loopback(addresses_of(host.strip("[]"), int(port))):
         yield Finding(
             "loopback",
             subject,

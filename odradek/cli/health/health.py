@@ -6,12 +6,13 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from odradek.cli.connecting import PAST, connected
+from odradek.cli.connecting import LOOK_SECONDS_MAX, PAST, connected, security_properties
 from odradek.cli.failure import CliError
 from odradek.cli.health.judgement import Problem, exit_status, problems_of
 from odradek.cli.health.picture import Picture, look_at_cluster
-from odradek.cli.output import RED, YELLOW, counted, paint, print_json, say
+from odradek.cli.output import RED, YELLOW, counted, paint, print_json, say, span_text
 from odradek.cli.parsing import add_command, add_connection_options, seconds
+from odradek.cli.streams.standard_streams import complain
 
 if TYPE_CHECKING:
     from odradek.cli.parsing import Groups
@@ -67,21 +68,31 @@ def _look(args: argparse.Namespace) -> Picture:
 
 def _wait(args: argparse.Namespace) -> Picture:
     """Look until the cluster is healthy or the time is over. Return the last picture. Raises `CliError` if no broker
-    answers when the time is over.
+    has ever answered when the time is over.
+
+    Each look has time for an answer, so the last one may end after the time is over.
     """
     deadline = time.monotonic() + args.wait
-    patience = args.timeout
+    least = min(args.timeout, LOOK_SECONDS_MAX)
+    security_properties(args)  # Read --command-config once for all looks: it may be a pipe.
+    seen: tuple[float, Picture] | None = None
     while True:
         left = deadline - time.monotonic()
-        args.timeout = max(0.1, min(patience, left))
+        patience = max(least, min(args.timeout, left))
         try:
-            picture = _look(args)
+            seen = time.monotonic(), _look(argparse.Namespace(**{**vars(args), "timeout": patience}))
         except CliError as error:
-            if error.exit_code != 1 or deadline - time.monotonic() <= _PAUSE_SECONDS:
+            if error.exit_code != 1:
                 raise
+            if deadline - time.monotonic() <= _PAUSE_SECONDS:
+                if seen is None:
+                    raise
+                ago = span_text(int(1000 * (time.monotonic() - seen[0])))
+                complain(f"{error}; below is the picture of {ago} ago")
+                return seen[1]
         else:
-            if not exit_status(problems_of(picture)) or deadline - time.monotonic() <= _PAUSE_SECONDS:
-                return picture
+            if not exit_status(problems_of(seen[1])) or deadline - time.monotonic() <= _PAUSE_SECONDS:
+                return seen[1]
         time.sleep(_PAUSE_SECONDS)
 
 

@@ -67,6 +67,7 @@ def problems_of(picture: Picture) -> list[Problem]:
         *_of_partitions(picture),
         *_of_disks(picture),
         *_of_transactions(picture),
+        *_of_unseen(picture),
     ]
     return sorted(found, key=lambda each: each.is_warning)
 
@@ -77,7 +78,14 @@ def exit_status(problems: Sequence[Problem]) -> int:
 
 
 def _of_quorum(quorum: QuorumDescription | None) -> Iterator[Problem]:
-    if quorum is None or quorum.leader is None:
+    if quorum is None:
+        yield Problem(
+            "no-quorum",
+            "the quorum has no leader that answers: too few voters run, or the leader is slow",
+            "look which voters run, and start more, or run `odradek quorum recover` if most of their disks are lost",
+        )
+        return
+    if quorum.leader is None:
         yield Problem(
             "no-quorum",
             "the quorum has no leader, because too few voters run",
@@ -237,6 +245,18 @@ def _of_transactions(picture: Picture) -> Iterator[Problem]:
             "hanging-transaction",
             f"{counted(left, 'more transaction')} without a recent write {'is' if left == 1 else 'are'} open",
             "`odradek txn find-hanging` shows how to end each of them",
+        )
+
+
+def _of_unseen(picture: Picture) -> Iterator[Problem]:
+    for each in picture.unseen:
+        named = f" ({_some(each.partitions)})" if each.partitions else ""
+        yield Problem(
+            "not-seen",
+            f"the {each.things}{named} were not seen: {each.reason}",
+            "",
+            broker=each.broker,
+            partitions=each.partitions,
         )
 
 

@@ -72,11 +72,11 @@ def probe(host: str, port: int, seconds: float, *, tls_first: bool) -> Probe:
         except ssl.SSLError as error:
             if "CERTIFICATE_REQUIRED" in str(error) or error.reason in _CERTIFICATE_REQUIRED:
                 return looked._replace(wants_certificate=True)
-            trouble = str(error)
+            trouble = trouble or str(error)
         except OSError as error:
             # A listener of the other transport closes the connection, or waits for the rest of a request.
-            trouble = str(error)
-    return found._replace(trouble=f"nothing there speaks Kafka's protocol ({trouble})")
+            trouble = trouble or str(error)
+    return found._replace(trouble=trouble)
 
 
 def _connected(host: str, port: int, seconds: float, *, has_tls: bool) -> socket.socket:

@@ -13,6 +13,7 @@ from odradek.cli.output import counted, span_text
 if TYPE_CHECKING:
     from odradek.client.admin.admin_logs import DirectoryHealth
     from odradek.client.admin.admin_methods import BlockingAdminMethods
+    from odradek.client.core.scatter import CallError
     from odradek.serving.disk_troubles import TroubledDirectory
 
 __all__ = [
@@ -38,15 +39,23 @@ class Asker(Protocol):
 
 
 def min_insync_replicas(
-    client: Asker, names: Collection[str], timeout: float | None = None
+    client: Asker,
+    names: Collection[str],
+    timeout: float | None = None,
+    *,
+    errors: dict[str, CallError] | None = None,
 ) -> dict[str, int]:
-    """Read `min.insync.replicas` of these topics. A topic is left out if the cluster returns no value for it."""
+    """Read `min.insync.replicas` of these topics. A topic is left out if the cluster returns no value for it, and its error
+    is put into `errors`.
+    """
     from odradek.client.admin import ConfigResource, ResourceType
 
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(names)]
     found = {}
     if resources:
         for described in client.admin.describe_configs(resources, [_MIN_ISR], timeout=timeout):
+            if described.error is not None and errors is not None:
+                errors[described.resource.name] = described.error
             for entry in described.entries:
                 if entry.value is not None:
                     found[described.resource.name] = int(entry.value)
@@ -54,10 +63,14 @@ def min_insync_replicas(
 
 
 def disk_troubles(
-    client: Asker, brokers: Sequence[int], timeout: float
+    client: Asker,
+    brokers: Sequence[int],
+    timeout: float,
+    *,
+    errors: dict[int, CallError] | None = None,
 ) -> dict[int, list[TroubledDirectory]]:
-    """Read the full, hung and demoted directories by broker. A broker that is silent, or whose disks are all sound,
-    is left out.
+    """Read the full, hung and demoted directories by broker. A broker whose disks are all sound is left out. So is a
+    broker that refuses to say, and its error is put into `errors`.
     """
     from odradek.client.admin import ConfigResource, ResourceType
     from odradek.serving.disk_troubles import TROUBLED_LOG_DIRS, parse_troubles
@@ -67,6 +80,8 @@ def disk_troubles(
     if not resources:
         return found
     for described in client.admin.describe_configs(resources, [TROUBLED_LOG_DIRS], timeout=timeout):
+        if described.error is not None and errors is not None:
+            errors[int(described.resource.name)] = described.error
         troubled = parse_troubles("".join(entry.value or "" for entry in described.entries))
         if troubled:
             found[int(described.resource.name)] = troubled

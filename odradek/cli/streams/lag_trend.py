@@ -84,7 +84,7 @@ def _known(each: PartitionLag) -> tuple[int, int] | None:
 def trend_text(trend: LagTrend | None) -> str:
     """Describe a trend in one line for people."""
     if trend is None:
-        return "unknown: no partition has a committed offset"
+        return "unknown: no partition has a committed offset and an end in both measurements"
     change = trend.written - trend.read
     pace = f"{_pace(trend, trend.read)} read, {_pace(trend, trend.written)} written"
     if not trend.lag:

@@ -2,7 +2,7 @@ r"""The text of a record: its value on a line, a template, or a JSON document.
 
 Templates have kcat's format: %k key, %v value, %h headers, %t topic, %p partition, %o offset. %T is the
 timestamp in milliseconds since 1970, %d the timestamp in ISO 8601 (UTC), and %% a percent sign. \n, \t and \\
-have their usual meaning.
+have their usual meaning. On a terminal, control characters of a record are escaped, because the terminal would obey them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,19 @@ from odradek.cli.output import bytes_field
 if TYPE_CHECKING:
     from odradek.client.consumer.consumer_types import ConsumerRecord
 
-__all__ = ["ParsedRecord", "PrintedRecord", "json_line", "key_and_value", "record_of_json", "template"]
+__all__ = [
+    "ParsedRecord",
+    "PrintedRecord",
+    "for_terminal",
+    "json_line",
+    "key_and_value",
+    "record_of_json",
+    "template",
+]
 
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\\\": "\\", "%%": "%"}
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters except tab and newline."""
 _PARTS = re.compile(r"%(.)|(\\.)|([^%\\]+)|(.)", re.DOTALL)
 
 
@@ -57,7 +67,13 @@ def _headers(record: ConsumerRecord) -> bytes:
 def _iso(record: ConsumerRecord) -> bytes:
     from datetime import UTC, datetime, timedelta
 
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=record.timestamp)
+    if record.timestamp < 0:
+        return b"-"
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=record.timestamp)
+    except OverflowError:
+        # The year has more than four digits: a producer may write any number.
+        return b"%d" % record.timestamp
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
 
 
@@ -119,7 +135,28 @@ def json_line(record: PrintedRecord) -> bytes:
         **bytes_field("value", record.value),
         "headers": [{"key": name, **bytes_field("value", value)} for name, value in record.headers],
     }
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    # A terminal would obey control characters, which JSON allows in part.
+    return (text if text.isprintable() else json.dumps(document, separators=(",", ":"))).encode() + b"\n"
+
+
+def for_terminal(render: Callable[[ConsumerRecord], bytes]) -> Callable[[ConsumerRecord], bytes]:
+    """Return a function that formats a record as `render` does, with control characters of key, value and headers
+    escaped, except tab and newline.
+    """
+
+    def escaped(data: bytes | None) -> bytes | None:
+        return None if data is None else _escaped(data.decode(errors="backslashreplace")).encode()
+
+    def shown(record: ConsumerRecord) -> bytes:
+        headers = tuple((_escaped(name), escaped(value)) for name, value in record.headers)
+        return render(record._replace(key=escaped(record.key), value=escaped(record.value), headers=headers))
+
+    return shown
+
+
+def _escaped(text: str) -> str:
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 ParsedRecord = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int | None]

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import NoReturn, TextIO
 
 from odradek.cli.failure import USAGE, CliError
+from odradek.cli.streams.screen_columns import cut_to_columns, width_of
 from odradek.cli.streams.standard_streams import complain
 
 __all__ = ["WATCH_SECONDS", "cut_to_width", "screen_size", "watching"]
@@ -52,15 +53,15 @@ def screen_size(stream: TextIO) -> tuple[int, int]:
 
 def cut_to_width(line: str, columns: int) -> str:
     """Cut a line to the width of a screen. Codes of colours have no width, and all of them are kept."""
-    if len(_PAINT.sub("", line)) <= columns:
+    if width_of(_PAINT.sub("", line)) <= columns:
         return line
     kept, width, place = [], 0, 0
     for code in _PAINT.finditer(line):
-        text = line[place : code.start()][: columns - width]
+        text = cut_to_columns(line[place : code.start()], columns - width)
         kept += [text, code[0]]
-        width += len(text)
+        width += width_of(text)
         place = code.end()
-    kept.append(line[place:][: columns - width])
+    kept.append(cut_to_columns(line[place:], columns - width))
     return "".join(kept)
 
 

@@ -5,7 +5,7 @@ the command line, so they are never out of date. Names of topics, groups and bro
 `_ASK_SECONDS` to answer. After any failure nothing is printed.
 
 The answer has one candidate for each line: the word, a tab, and its explanation. The line `:files` means that the
-shell should offer files.
+shell should offer files. bash gets only words that it need not quote.
 """
 
 from __future__ import annotations
@@ -36,19 +36,25 @@ _CANDIDATES_MAX = 500
 _FILES = ":files"
 _FILE_METAVARS = frozenset(("FILE", "PATH", "DIR", "FILE|DIR", "CONFIG"))
 _TOPIC = re.compile(r"TOPIC\b")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9._:/=,@%+-]*")
+"""A word without any character that bash gives a meaning to. bash inserts candidates as they are, without quoting them, and a
+stranger may have named a group `$(command)`. zsh and fish quote what they insert.
+"""
 
 _BASH = r"""# Completion of odradek for bash. In ~/.bashrc: source <(odradek completion bash)
 _odradek_complete() {
-    local line current=$2 IFS=$'\n'
+    local line current=$2
     COMPREPLY=()
-    for line in $("$1" __complete bash "${COMP_LINE:0:COMP_POINT}" 2>/dev/null); do
+    while IFS= read -r line; do
         if [[ $line == ":files" ]]; then
             compopt -o filenames
-            COMPREPLY=($(compgen -f -- "$current"))
+            while IFS= read -r line; do
+                COMPREPLY+=("$line")
+            done < <(compgen -f -- "$current")
             return
         fi
         COMPREPLY+=("${line%%$'\t'*}")
-    done
+    done < <("$1" __complete bash "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)
 }
 complete -F _odradek_complete odradek
 """
@@ -118,6 +124,8 @@ def answer(words: Sequence[str], build: Build) -> int:
         typed = _words_of_line(typed[0] if typed else "")
     current = typed[-1] if typed else ""
     found = candidates(typed, build)
+    if shell == "bash":
+        found = [each for each in found if _PLAIN_WORD.fullmatch(each[0])]
     # bash ends a word at these characters, so its candidates begin after them.
     cut = max(current.rfind("="), current.rfind(":")) + 1 if shell == "bash" else 0
     for word, text in found[:_CANDIDATES_MAX]:

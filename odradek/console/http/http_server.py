@@ -7,14 +7,14 @@ a time, in order. A request that is late, too long, or not HTTP
 ends the connection, after a response that says why.
 
 If there are `connections_max` connections, a new one replaces the oldest idle connection of the network that has the
-most. (A network is an IPv4 address, or the first 64 bits of an IPv6 address.) If none is idle, it replaces the oldest
-one that sends a whole response. So a stranger who opens many connections does not keep others out. If all connections
+most. (A network is an IPv4 address, or the first 64 bits of an IPv6 address.) If none is idle, the oldest
+connection that sends a whole response ends. So a stranger who opens many connections does not keep others out. If all connections
 stream, the new one is closed. At most `busy_max` connections of a network are busy without a stream; a further request
-gets 503. (Who may stream is the business of those who make responses.)
+gets 503. (The functions that make responses limit streams.)
 
 A response that streams ends with its connection. While it runs, a second task reads: when the peer has closed its end,
 the stream's task is cancelled at once. A peer that takes no bytes for `stalled_seconds_max` loses its connection. So
-does one that takes fewer than `slowest_bytes_per_second` bytes, after as many seconds.
+does a peer below `slowest_bytes_per_second`, after as many seconds.
 """
 
 from __future__ import annotations

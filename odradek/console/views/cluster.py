@@ -130,6 +130,7 @@ _LINKS = {
     "lagging-voter": "/brokers",
     "leaderless": "/topics?state=offline",
     "no-quorum": "/brokers",
+    "not-seen": "/brokers",
     "silent-voter": "/brokers",
     "under-min-isr": "/topics?state=under_min_isr",
     "under-replicated": "/topics?state=under_replicated",

@@ -26,8 +26,8 @@ from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 
 __all__ = ["KafkaMemory", "broker_names", "controller_names", "lag_names", "quantiles", "request_names"]
 
-QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
-"""The quantiles of Kafka's histograms."""
+QUANTILES = {"0.50": 0.5, "0.75": 0.75, "0.95": 0.95, "0.98": 0.98, "0.99": 0.99, "0.999": 0.999}
+"""The quantiles of Kafka's histograms, by their labels in the rules of the JMX exporter."""
 _RUNNING, _STARTING, _STOPPING = 3, 1, 6
 """Kafka's states of a broker."""
 _Gauges = Iterable[tuple[str, float, str]]
@@ -40,7 +40,9 @@ class KafkaMemory:
     ends: dict[str, dict[int, int]] = attrs.field(factory=dict)
     """The log end offsets of led partitions, by topic."""
     records: dict[str, int] = attrs.field(factory=dict)
-    """The records that were appended to led partitions, by topic, since the first page."""
+    """The records that were appended to led partitions, by topic, since the first page. Topics that are gone are left out."""
+    records_total: int = 0
+    """The records that were appended to led partitions of all topics since the first page. It never falls."""
     latencies: dict[str, list[int]] = attrs.field(factory=dict)
     """The buckets of latency by API."""
 
@@ -59,6 +61,7 @@ class KafkaMemory:
                     grown += max(0, end - before.get(index, end))
             ends[name] = now
             self.records[name] = self.records.get(name, 0) + grown
+            self.records_total += grown
             work += len(hosted.partitions)
             if work >= SLICE:
                 work = 0
@@ -95,7 +98,7 @@ def broker_names(
             ("coordinator_group_groupmetadatamanager_numgroups", broker.groups.statistics().get("groups", 0), "Groups coordinated here."),
         ),
     )  # fmt: skip
-    fetchers = replication.fetchers.values()
+    fetchers, known = replication.fetchers.values(), replication.known_fetchers.values()
     page.gauge(
         "kafka_server_replicafetchermanager_maxlag", "Records by which the slowest follower here is behind."
     )
@@ -104,8 +107,8 @@ def broker_names(
         ("server_replicamanager_isrshrinks", replication.isr_changes.shrinks, "ISRs that shrank."),
         ("server_replicamanager_isrexpands", replication.isr_changes.expansions, "ISRs that grew."),
         ("server_replicamanager_failedisrupdates", replication.isr_changes.failures, "ISRs that the controller refused."),
-        ("server_brokertopicmetrics_replicationbytesin", sum(each.bytes_fetched for each in fetchers), "Bytes fetched from leaders."),
-        ("server_brokertopicmetrics_reassignmentbytesin", sum(each.reassignment_bytes for each in fetchers), "Bytes fetched for replicas that are added."),
+        ("server_brokertopicmetrics_replicationbytesin", sum(each.bytes_fetched for each in known), "Bytes fetched from leaders."),
+        ("server_brokertopicmetrics_reassignmentbytesin", sum(each.reassignment_bytes for each in known), "Bytes fetched for replicas that are added."),
         ("server_brokertopicmetrics_reassignmentbytesout", replication.reassignment_bytes_out, "Bytes sent to replicas that are added."),
     ):  # fmt: skip
         page.counter(f"kafka_{name}_total", described)
@@ -116,7 +119,7 @@ def broker_names(
 def _topics(page: MetricsText, hosted: HostedFigures, memory: KafkaMemory, has_names: bool) -> None:
     topics = list(hosted.topics.items())[: TOPICS_MAX if has_names else 0]
     page.counter("kafka_server_brokertopicmetrics_messagesin_total", "Records appended to led partitions.")
-    page.one(sum(memory.records.values()))
+    page.one(memory.records_total)
     for name, _ in topics:
         page.sample(memory.records.get(name, 0), topic=name)
     for name, column, described in (
@@ -215,7 +218,7 @@ def quantiles(counts: Sequence[int]) -> list[float]:
     """
     total = sum(counts)
     found: list[float] = []
-    for quantile in QUANTILES:
+    for quantile in QUANTILES.values():
         rank, below = quantile * total, 0
         value, lower = 0.0, 0.0
         for count, upper in zip(counts, (*LATENCY_BOUNDS_SECONDS, LATENCY_BOUNDS_SECONDS[-1]), strict=True):

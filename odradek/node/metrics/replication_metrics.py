@@ -38,12 +38,13 @@ def replication_metrics(page: MetricsText, broker: Broker, hosted: HostedFigures
     for leader, fetcher in fetchers.items():
         page.sample(fetcher.lag_max, leader=leader)
     page.counter("odradek_replication_in_bytes_total", "Bytes of batches fetched from this leader.")
-    for leader, fetcher in fetchers.items():
+    known = broker.replication.known_fetchers
+    for leader, fetcher in known.items():
         page.sample(fetcher.bytes_fetched, leader=leader)
     page.counter(
         "odradek_reassignment_in_bytes_total",
         "Bytes fetched for replicas that a reassignment adds on this broker.",
     )
-    page.one(sum(fetcher.reassignment_bytes for fetcher in fetchers.values()))
+    page.one(sum(fetcher.reassignment_bytes for fetcher in known.values()))
     page.counter("odradek_reassignment_out_bytes_total", "Bytes sent to followers that a reassignment adds.")
     page.one(broker.replication.reassignment_bytes_out)

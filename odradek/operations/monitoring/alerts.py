@@ -88,6 +88,11 @@ ALERTS = (
         "The group {{ $labels.group }} is {{ $value | humanizeDuration }} behind in {{ $labels.topic }}.", "consumers-lag",
     ),
     Alert(
+        "OdradekUnnamedGroupLags",
+        f"odradek_group_lag_seconds_max{JOB} > 600 unless on (job, instance) odradek_group_lag_seconds{JOB} > 600", 5 * _MINUTES, "warning",
+        "A group that {{ $labels.instance }} does not name is {{ $value | humanizeDuration }} behind.", "consumers-lag",
+    ),
+    Alert(
         "OdradekTransactionHangs", f"odradek_transaction_age_seconds{JOB} > 900", 5 * _MINUTES, "warning",
         "A transaction is open for {{ $value | humanizeDuration }}.", "a-transaction-hangs",
     ),

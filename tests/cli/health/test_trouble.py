@@ -457,7 +457,11 @@ def test_disks_in_trouble(run: Run, admin: Mock) -> None:
 
     def described(resources: list[ConfigResource], *_: Any, **__: Any) -> list[Any]:
         is_broker = resources[0].type is ResourceType.BROKER
-        return [SimpleNamespace(resource=SimpleNamespace(name="1"), entries=(listed,))] if is_broker else []
+        return (
+            [SimpleNamespace(resource=SimpleNamespace(name="1"), error=None, entries=(listed,))]
+            if is_broker
+            else []
+        )
 
     admin.describe_configs.side_effect = described
     said = run("disk", "list").out

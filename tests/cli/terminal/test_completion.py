@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from odradek.cli.__main__ import GROUPS, build_parser
+from odradek.cli.terminal import completion
 from odradek.cli.terminal.completion import candidates
 from tests.cli.running import ROOT, environment, odradek_here
 from tests.cli.terminal.screen import needs, screen
@@ -95,6 +96,71 @@ def test_a_failure_is_silent() -> None:
         assert (done.code, done.err) == (0, ""), line
 
 
+HOSTILE = ["$(touch ran)", "x;touch ran", "*", "a b", "it's", "`touch ran`", "~", "gr\u00fcn"]
+"""Names that a stranger may give to a group."""
+
+
+def test_bash_gets_only_plain_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """bash inserts words as they are, so it gets no word that it would expand. zsh and fish get all words."""
+    plain = ["plain", "a.b_c-1", "--opt=read", ":files"]
+    monkeypatch.setattr(completion, "candidates", lambda words, build: [(w, "") for w in [*HOSTILE, *plain]])
+    for shell, words in (("bash", plain), ("zsh", HOSTILE + plain), ("fish", HOSTILE + plain)):
+        assert completion.answer([shell, "odradek "], lambda group: build_parser()) == 0
+        assert capsys.readouterr().out.splitlines() == words
+
+
+def _program(path: Path, words: list[str]) -> Path:
+    """Write a program that answers each question of a script with these words."""
+    answers = path / "answers"
+    answers.write_text("".join(f"{word}\n" for word in words))
+    (path / "bin").mkdir()
+    program = path / "bin" / "odradek"
+    program.write_text(f"#!/bin/sh\ncat {answers}\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_the_script_of_bash_expands_nothing(tmp_path: Path) -> None:
+    """The script of bash takes the answers as they are: a pattern in a name becomes no name of a file."""
+    program = _program(tmp_path, HOSTILE)
+    (tmp_path / "file").write_text("")
+    script = f"source {_script('bash', tmp_path)}; _odradek_complete {program} ''; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == HOSTILE
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [pytest.param("zsh", marks=needs("tmux", "zsh")), pytest.param("fish", marks=needs("tmux", "fish"))],
+)
+def test_other_shells_quote_what_they_insert(shell: str, tmp_path: Path) -> None:
+    """zsh and fish quote a name that would be a command, so that nothing runs when the line is entered."""
+    program = _program(tmp_path, ["x;touch ran;$(touch ran)"])
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    more = {"HOME": str(tmp_path), "PATH": path, "LC_ALL": "C.UTF-8"}
+    begin = {
+        "zsh": f"{BEGIN['zsh'].format(path=_script('zsh', tmp_path))}; cd {tmp_path}",
+        "fish": f"function fish_prompt; echo 'ready> '; end; source {_script('fish', tmp_path)}; cd {tmp_path}",
+    }[shell]
+    with screen(SHELLS[shell], bootstrap="127.0.0.1:1", columns=200, more=more) as terminal:
+        terminal.type(begin)
+        terminal.keys("Enter", "C-l")
+        terminal.wait(lambda text: text.strip() == "ready>")
+        terminal.type("odradek group describe x")
+        terminal.wait("describe x")
+        terminal.keys("Tab")
+        terminal.wait("touch")
+        terminal.type("; echo en'd'ed")
+        terminal.keys("Enter")
+        terminal.wait(lambda text: any(line.strip() == "ended" for line in text.splitlines()))
+    assert not (tmp_path / "ran").exists()
+
+
 def _script(shell: str, tmp_path: Path) -> Path:
     path = tmp_path / f"completion.{shell}"
     path.write_text(odradek_here("completion", shell).out)
@@ -133,6 +199,7 @@ def test_fish(node: RunningNode, fresh_topic: Callable[[str], str], tmp_path: Pa
 SHELLS = {
     "bash": ["bash", "--norc", "--noprofile", "-i"],
     "zsh": ["zsh", "-f", "-i"],
+    "fish": ["fish", "--no-config", "-i"],
 }
 BEGIN = {
     "bash": "PS1='ready> '; source {path}",

@@ -19,7 +19,13 @@ from odradek.cli.output import (
     table,
     wrapped,
 )
-from odradek.cli.streams.record_format import json_line, record_of_json, template
+from odradek.cli.streams.record_format import (
+    for_terminal,
+    json_line,
+    key_and_value,
+    record_of_json,
+    template,
+)
 from odradek.cli.times import moment, span
 from odradek.client.consumer.consumer_types import ConsumerRecord
 
@@ -199,6 +205,48 @@ def test_a_record_in_json_comes_back() -> None:
     assert record_of_json(b'{"value":{"a":[1,"b"]}}', 1) == (None, b'{"a":[1,"b"]}', (), None)
     tombstone = RECORD._replace(value=None, headers=())
     assert record_of_json(json_line(tombstone), 1)[1] is None
+
+
+HOSTILE = RECORD._replace(
+    key=b"k\x1b[2J",
+    value="a\tb\nc\r\x07\x7f\u009b31m Z\u00fcrich".encode() + b"\x9b",
+    headers=(("h\x1b", b"\x00"),),
+)
+"""A record with control characters of a terminal."""
+
+
+def test_records_of_strangers_move_no_terminal() -> None:
+    """On a terminal, control characters of a record are escaped, except tab and newline. The template's own ones stay."""
+    value = "a\tb\nc\\r\\x07\\x7f\\x9b31m Z\u00fcrich\\x9b"
+    assert for_terminal(key_and_value(": "))(HOSTILE).decode() == f"k\\x1b[2J: {value}\n"
+    shown = for_terminal(template("\x1b[1m%k %h %v"))(HOSTILE).decode()
+    assert shown == f"\x1b[1mk\\x1b[2J h\\x1b=\\x00 {value}\n"
+    assert for_terminal(key_and_value(None))(RECORD._replace(value=None)) == b"\n"
+    assert key_and_value(None)(HOSTILE) == HOSTILE.value + b"\n", "in a pipe nothing changes"
+
+
+def test_records_in_json_are_printable() -> None:
+    """A JSON line has only printable characters, and the same record."""
+    record = HOSTILE._replace(value="\u009b\u202e\x7f Z\u00fcrich".encode())
+    line = json_line(record)
+    assert line.decode().removesuffix("\n").isprintable()
+    assert record_of_json(line, 1)[:2] == (record.key, record.value)
+    assert "Z\u00fcrich" in json_line(RECORD._replace(value="Z\u00fcrich".encode())).decode()
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "text"),
+    [
+        (-1, "-"),
+        (0, "1970-01-01T00:00:00.000Z"),
+        (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (1_700_000_000_000_000, "1700000000000000"),
+        ((1 << 63) - 1, "9223372036854775807"),
+    ],
+)
+def test_dates_of_any_timestamp(timestamp: int, text: str) -> None:
+    """A timestamp behind the year 9999 is shown as its number, and an unknown timestamp as a dash."""
+    assert template("%d")(RECORD._replace(timestamp=timestamp)).decode() == f"{text}\n"
 
 
 @pytest.mark.parametrize(

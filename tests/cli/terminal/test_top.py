@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from odradek.cli.terminal.top.drawing import View, press
+from odradek.cli.streams.screen_columns import cut_to_columns, width_of
+from odradek.cli.streams.watching import cut_to_width
+from odradek.cli.terminal.top.drawing import View, _body, press
 from odradek.cli.terminal.top.views import Column, Table, cell_text, ordered
 from tests.cli.running import ROOT, command, odradek_here
 from tests.cli.terminal.screen import needs, screen
@@ -132,6 +134,27 @@ def test_figures_for_scripts(node: RunningNode, topic: str) -> None:
     assert document["disks"][0]["broker"] == 1
 
 
+@needs("tmux", "bash")
+def test_a_stop_and_a_return(node: RunningNode, topic: str) -> None:
+    """After Ctrl-Z and `fg` the screen is drawn again at once, even if the view is paused."""
+    with screen(["bash", "--norc", "--noprofile", "-i"], bootstrap=node.bootstrap, more=MORE) as terminal:
+        terminal.type("PS1='ready> '")
+        terminal.keys("Enter")
+        terminal.wait("\nready>")
+        terminal.type(" ".join([*command("top", "--interval", "3600")]))
+        terminal.keys("Enter")
+        terminal.wait("healthy")
+        terminal.keys("Space")
+        terminal.wait("paused")
+        terminal.keys("C-z")
+        terminal.wait("Stopped")
+        terminal.type("fg")
+        terminal.keys("Enter")
+        terminal.wait("[3 topics]")
+        terminal.keys("q")
+        terminal.wait(lambda text: text.rstrip().endswith("ready>"))
+
+
 @needs("tmux")
 def test_a_signal_ends_it(node: RunningNode, topic: str) -> None:
     """SIGTERM gives the terminal back, too."""
@@ -167,6 +190,16 @@ def test_cells_for_people() -> None:
         "1234",
     )
     assert cell_text("ms", None) == "-"
+
+
+def test_wide_letters_take_two_columns() -> None:
+    """A column with East Asian letters is as wide as the screen shows it, and a cut leaves room for whole letters."""
+    table = Table((Column("NAME"), Column("SIZE", "count")), [("\u6771\u4eac", 2), ("e\u0301", 10)])
+    lines = _body(table, table.rows, 0, 12, lambda _, text: text)
+    assert lines == ["NAME*  SIZE ", "\u6771\u4eac      2", "e\u0301        10"]
+    assert [width_of(line) for line in lines] == [12, 11, 11]
+    assert cut_to_columns("\u6771\u4eac", 3) == "\u6771"
+    assert cut_to_width("\033[1m\u6771\u4eac\033[0mx", 3) == "\033[1m\u6771\033[0mx"
 
 
 def test_the_filter_takes_letters_that_are_keys() -> None:

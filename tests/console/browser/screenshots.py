@@ -57,6 +57,7 @@ def _wait_for_trouble(page: Page) -> None:
 
 SHOTS = (
     Shot("cluster", "/", "records in", pause_ms=CHART_MS),
+    Shot("moves", "/moves", "archive", pause_ms=15_000),
     Shot("brokers", "/brokers", "active controller"),
     Shot("topics", "/topics?sort=-bytes", "sensors.raw"),
     Shot("configuration", "/topics/orders?tab=configuration", "134217728"),
@@ -68,7 +69,6 @@ SHOTS = (
         "/access?principal=User%3Aalice&operation=write&kind=topic&resource=payments",
         "Yes",
     ),
-    Shot("moves", "/moves", "archive", pause_ms=20_000),
     Shot("group", "/groups/audit", "grows", pause_ms=CHART_MS),
 )
 """The pictures while all nodes run."""
@@ -102,7 +102,7 @@ def main() -> int:
 
 
 def _begin_a_move(cluster: StagedCluster) -> None:
-    words = ("--replicas", "2", "--execute", "--throttle", "50K", "--no-wait")
+    words = ("--replicas", "2", "--execute", "--throttle", "200K", "--no-wait")
     cluster.run("partition", "move", "archive", *words)
 
 

@@ -80,6 +80,7 @@ def test_a_hostile_text_is_only_a_text(visit: Visit, served: FixtureServer, kind
         page.goto(served.url + path)
         page.wait_for_selector("main:not([aria-busy]) > *:not(.loading)")
         if path.startswith("/messages"):
+            page.get_by_role("button", name="Record").nth(1).wait_for()
             for opener in page.get_by_role("button", name="Record").all():
                 opener.click()
             page.get_by_role("group", name="Value").first.wait_for()
@@ -115,3 +116,39 @@ def test_a_link_to_a_group_leads_to_this_group(visit: Visit, served: FixtureServ
     page.get_by_role("heading", name="Members").wait_for()
     page.reload()
     page.get_by_role("heading", name="Members").wait_for()
+
+
+def test_deep_and_unseen_texts_stay_small(visit: Visit, served: FixtureServer) -> None:
+    """Deep JSON is not laid out, since its indentation would fill the memory. Of very many unseen characters, most
+    stand as one sign. A time that is no date leaves the page whole."""
+    served.world |= small_world()
+    page = visit(f"{served.url}/messages?topic=payments&begin=time&at=99999999999999999")
+    page.get_by_label("Time").wait_for()
+    assert page.evaluate(
+        """async () => {
+            const { laidOut } = await import("/views/json_text.js");
+            const { shown } = await import("/code/dom.js");
+            return [
+                laidOut("[".repeat(1000) + "]".repeat(1000)),
+                laidOut("[[1]]").length > 3,
+                shown("\\u202e".repeat(100000)).childNodes.length < 3000,
+            ];
+        }"""
+    ) == [None, True, True]
+
+
+@pytest.mark.parametrize(
+    "wanted", ["/.//evil.example/x", "//evil.example/x", "https://evil.example/", "http://[", "/nowhere", "/%2e//evil.example"]
+)  # fmt: skip
+def test_no_address_leads_away_after_the_login(visit: Visit, served: FixtureServer, wanted: str) -> None:
+    """Whatever stands in `next`, the page after a login is one of this console."""
+    served.world |= small_world()
+    page = visit(served.url)
+    found = page.evaluate(
+        """async (wanted) => {
+            const { nextOf } = await import("/views/login.js");
+            return nextOf({ get: () => wanted });
+        }""",
+        wanted,
+    )
+    assert found in ("/", f"{served.url}/")

@@ -52,7 +52,7 @@ def sample(
         log_dirs,
         {},
         None,
-        at if log_dirs_at is None else log_dirs_at,
+        log_dirs_at=at if log_dirs_at is None else log_dirs_at,
     )
     return Sample(at, picture, ends, at if ends_at is None else ends_at)
 

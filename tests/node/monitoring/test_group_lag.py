@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from odradek.node.metrics.groups.end_history import MOMENTS_MAX, EndHistory
 from odradek.node.metrics.groups.group_lag import OFFSETS_MAX, PAIRS_MAX, SORTED_MAX, GroupLag, Lag
+from odradek.node.metrics.groups.group_metrics import lag_metrics
 from odradek.node.metrics.hosted_figures import at_once
+from odradek.node.metrics.metrics_text import MetricsText
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from odradek.wire.messages.offset_commit import (
@@ -97,8 +99,8 @@ Ends = Mapping[tuple[str, int], int | None]
 """Ends by partition: a number if the partition is hosted here, None if it is on other brokers."""
 
 
-def lag_of(groups: Mapping[str, Mapping[tuple[str, int], int]], ends: Ends) -> GroupLag:
-    """Make the lag of a broker that coordinates these groups."""
+def lag_of(groups: Mapping[str, Mapping[tuple[str, int], int]], ends: Ends, shards: int = 1) -> GroupLag:
+    """Make the lag of a broker that coordinates these groups, each of them in so many shards."""
 
     def hosted(topic: str, index: int) -> Any:
         end = ends.get((topic, index))
@@ -108,12 +110,10 @@ def lag_of(groups: Mapping[str, Mapping[tuple[str, int], int]], ends: Ends) -> G
         group: {key: SimpleNamespace(offset=offset) for key, offset in committed.items()}
         for group, committed in groups.items()
     }
-    shards = {
-        3: SimpleNamespace(state=SimpleNamespace(offsets=offsets)),
-        4: SimpleNamespace(state=None),
-    }
+    loaded = {number: SimpleNamespace(state=SimpleNamespace(offsets=offsets)) for number in range(shards)}
+    loading = {shards: SimpleNamespace(state=None)}
     broker: Any = SimpleNamespace(
-        groups=SimpleNamespace(shards=shards),
+        groups=SimpleNamespace(shards=loaded | loading),
         hosted=SimpleNamespace(partition=hosted),
         image=SimpleNamespace(partition=lambda *key: SimpleNamespace(leader=2) if key in ends else None),
     )
@@ -139,6 +139,23 @@ def test_the_number_of_series_is_bounded() -> None:
     found = at_once(lag_of(groups, {("t", 0): 3}).count(1.0))
     assert list(found.pairs) == [(name, "t") for name in sorted(groups)[:PAIRS_MAX]]
     assert found.groups_left_out == 7
+
+
+def test_the_highest_lag_is_that_of_all_groups() -> None:
+    """A group that is not listed counts for the highest lag."""
+    groups = {f"g{number:04}": {("t", 0): 90} for number in range(PAIRS_MAX)} | {"last": {("t", 0): 1}}
+    found = at_once(lag_of(groups, {("t", 0): 100}).count(1.0))
+    assert ("last", "t") not in found.pairs
+    assert (found.records_max, found.groups_left_out) == (99, 1)
+    page = MetricsText()
+    lag_metrics(page, found, has_names=False)
+    assert "odradek_group_lag_records_max 99\n" in page.render().decode()
+
+
+def test_a_group_in_two_shards() -> None:
+    """A group has offsets in two shards after its offsets topic has got more partitions. It is listed once."""
+    found = at_once(lag_of({"g": {("t", 0): 1}}, {("t", 0): 3}, shards=2).count(1.0))
+    assert found.pairs == {("g", "t"): Lag(2)}
 
 
 def test_the_work_of_a_page_is_bounded() -> None:

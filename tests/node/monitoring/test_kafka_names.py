@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from odradek.node.metrics.kafka_names import QUANTILES, quantiles
+from odradek.node.metrics.hosted_figures import at_once
+from odradek.node.metrics.kafka_names import QUANTILES, KafkaMemory, _topics, quantiles
+from odradek.node.metrics.metrics_text import MetricsText
 from odradek.serving.api_table import LATENCY_BOUNDS_SECONDS
 from odradek.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from sim.machine.world import World
@@ -85,11 +89,40 @@ def test_the_figures_are_those_of_our_page() -> None:
         assert found["kafka_server_replicamanager_underreplicatedpartitions{}"] == 0
         assert found["kafka_consumergroup_lag{consumergroup=g,topic=t}"] == 3
         assert found["kafka_log_log_logendoffset{topic=t}"] == 3
+        labels = [
+            name
+            for name in found
+            if name.startswith("kafka_network_requestmetrics_totaltimems{request=Produce")
+        ]
+        assert "kafka_network_requestmetrics_totaltimems{request=Produce,quantile=0.50}" in labels, labels
         again = await kafka_samples(world)
         assert again["kafka_network_requestmetrics_totaltimems{request=Produce,quantile=0.99}"] == 0
         assert again[f"{SUBJECT}messagesin_total{{topic=t}}"] == 3
 
     play(script, odradek_metrics_names="true", **SETTINGS)
+
+
+def test_the_total_of_records_never_falls() -> None:
+    """A topic that is deleted takes its own count along. The total goes on, and grows with other topics."""
+
+    def broker(**ends: int) -> Any:
+        def topic(end: int) -> Any:
+            partition = SimpleNamespace(is_leader=True, log=SimpleNamespace(log_end_offset=end))
+            return SimpleNamespace(partitions={0: partition})
+
+        return SimpleNamespace(topics={name: topic(end) for name, end in ends.items()})
+
+    def total(hosted: Any) -> float:
+        page = MetricsText()
+        at_once(memory.count_records(hosted))
+        _topics(page, SimpleNamespace(topics={}), memory, False)  # type: ignore[arg-type]
+        return parsed(page.render().decode())[f"{SUBJECT}messagesin_total{{}}"]
+
+    memory = KafkaMemory()
+    assert total(broker(a=5, b=5)) == 0
+    assert total(broker(a=15, b=7)) == 12
+    assert total(broker(b=8)) == 13
+    assert memory.records == {"b": 3}
 
 
 def test_names_are_kept_from_a_public_page() -> None:
@@ -109,7 +142,7 @@ def test_names_are_kept_from_a_public_page() -> None:
     ("buckets", "expected"),
     [
         ({}, [0.0] * len(QUANTILES)),
-        ({0: 4}, [each * LATENCY_BOUNDS_SECONDS[0] for each in QUANTILES]),
+        ({0: 4}, [each * LATENCY_BOUNDS_SECONDS[0] for each in QUANTILES.values()]),
         ({len(LATENCY_BOUNDS_SECONDS): 1}, [LATENCY_BOUNDS_SECONDS[-1]] * len(QUANTILES)),
         ({1: 50, 16: 50}, [LATENCY_BOUNDS_SECONDS[1], 7.5, 9.5, 9.8, 9.9, 9.99]),
     ],

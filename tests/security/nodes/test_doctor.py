@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,7 +15,7 @@ import pytest
 import trustme
 
 from odradek.cli.commands.storage import format_storage_of
-from odradek.cli.health import doctor
+from odradek.cli.health import doctor, probing
 from odradek.cli.health.probing import Probe
 from testkit.odradek_server import spawn_node
 from testkit.processes import ServerProcess, combined_node_properties, free_ports, wait_until_serving
@@ -232,6 +233,55 @@ def test_certificates(tmp_path: Path, name: str, days: int, required: bool, kind
             return
         assert [each for each, _ in kinds(f"127.0.0.1:{clients}", *words)] == [kind]
         assert key in examine(f"127.0.0.1:{clients}", *words).out
+
+
+@pytest.mark.parametrize("answers", [False, True], ids=["hangs", "another service"])
+def test_a_port_where_nothing_is_kafka(answers: bool) -> None:
+    """A node that hangs, and another service, are named with what was seen there. The protocol is not blamed."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.close()
+
+        if answers:
+            threading.Thread(target=serve, daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert kinds(address, "--timeout", "0.5") == [("silent", address)]
+        text = examine(address, "--timeout", "0.5").out
+        assert "the port is open, but nothing there answers as Kafka (" in text
+        assert ("timed out" in text) is not answers
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("error", "has_tls", "kind"),
+    [
+        ("Authentication failed: the token has expired", False, "refused"),
+        ("Authentication failed: the token has expired", True, "refused"),
+        ("certificate verify failed: certificate has expired", True, "certificate-time"),
+    ],
+)
+def test_only_a_certificate_expires_for_tls(error: str, has_tls: bool, kind: str) -> None:
+    """An error is read as one of certificates only if the listener has TLS and the error names a certificate."""
+    spoken = "SASL_SSL" if has_tls else "SASL_PLAINTEXT"
+    looked = Probe("a", 1, ("192.0.2.1",), is_open=True, protocol=spoken, has_tls=has_tls)
+    assert doctor._why(looked, {"security.protocol": spoken}, error, "advertised.listeners").kind == kind
+
+
+def test_a_host_that_knows_its_own_name_by_a_loopback_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that leads to 127.0.1.1 here, as on Debian, was a local way to the broker: no mistake is named."""
+    known = {"own-name": ["127.0.1.1"], "other": ["192.0.2.1"]}
+    monkeypatch.setattr(probing, "addresses_of", lambda host, port: known[host])
+    looked = Probe("own-name", 9092, ("127.0.1.1",), is_open=True)
+    assert list(doctor._loopback("broker 1", looked, "own-name:9092")) == []
+    (found,) = doctor._loopback("broker 1", looked, "other:9092")
+    assert found.kind == "loopback"
 
 
 def test_a_clock_that_is_wrong(secured: SecuredNode, monkeypatch: pytest.MonkeyPatch) -> None:

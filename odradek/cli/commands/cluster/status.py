@@ -219,7 +219,9 @@ def _brokers_text(picture: Picture) -> str:
 
 
 def _quorum_text(quorum: QuorumDescription | None) -> str:
-    if quorum is None or quorum.leader is None:
+    if quorum is None:
+        return paint(RED, "the quorum has no leader that answers: too few voters run, or the leader is slow")
+    if quorum.leader is None:
         return paint(
             RED,
             "the quorum has no leader, because too few voters run: start more voters, or run `odradek quorum recover` if most of "

@@ -10,6 +10,7 @@ copy. It is not resumed: the new topic is deleted, and the command repeated.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -143,8 +144,14 @@ def _copy(args: argparse.Namespace, spans: Mapping[TopicPartition, tuple[int, in
         with progress, _consumer(args) as consumer, _producer(args) as producer:
             _copy_records(args, spans, consumer, producer, progress)
             producer.flush(args.timeout)
-    except (KafkaError, ClientError, KeyboardInterrupt) as error:
-        why = "it was interrupted" if isinstance(error, KeyboardInterrupt) else str(call_failure(error))
+    except (KafkaError, ClientError, TimeoutError, KeyboardInterrupt) as error:
+        match error:
+            case KeyboardInterrupt():
+                why = "it was interrupted"
+            case TimeoutError():
+                why = str(error)
+            case _:
+                why = str(call_failure(error))
         raise CliError(
             f"the copy is incomplete, because {why}. Delete topic {args.new} (`odradek topic delete {args.new}`), and "
             "repeat the command"
@@ -159,11 +166,16 @@ def _copy_records(
     producer: Producer,
     progress: Progress,
 ) -> None:
+    """Copy until the position in each partition is at its end. Raises `TimeoutError` if no position changes for the
+    seconds of --timeout.
+    """
     left = {key: end for key, (start, end) in spans.items() if start < end}
     consumer.assign(sorted(left))
     for key in left:
         consumer.seek(key, spans[key][0])
     pending: list[RecordFuture] = []
+    places: dict[TopicPartition, int] = {}
+    quiet_since = time.monotonic()
     while left:
         for record in consumer.poll(_POLL_SECONDS):
             end = spans[_key(record.topic, record.partition)][1]
@@ -176,7 +188,13 @@ def _copy_records(
         if len(pending) > _PENDING_MAX or not left:
             _settle(pending, args.timeout, progress)
         # The last offsets of a span may have no record that is shown, so the position decides.
-        for key in [key for key, end in left.items() if consumer.position(key) >= end]:
+        before, places = places, {key: consumer.position(key) for key in left}
+        if places != before:
+            quiet_since = time.monotonic()
+        elif time.monotonic() - quiet_since >= args.timeout:
+            names = ", ".join(f"{key.topic}-{key.partition}" for key in sorted(left))
+            raise TimeoutError(f"nothing came from {names} for {args.timeout:g} s: the leader may be down")
+        for key in [key for key, end in left.items() if places[key] >= end]:
             del left[key]
             consumer.pause(key)
     _settle(pending, args.timeout, progress)
@@ -189,9 +207,14 @@ def _key(topic: str, partition: int) -> TopicPartition:
 
 
 def _settle(pending: list[RecordFuture], patience: float, progress: Progress) -> None:
-    """Wait until each record is acknowledged. Raises the first error."""
+    """Wait until each record is acknowledged. Raises the first error, and `TimeoutError` after `patience` seconds for a
+    record.
+    """
     for future in pending:
-        future.result(patience)
+        try:
+            future.result(patience)
+        except TimeoutError as error:
+            raise TimeoutError(f"a record was not acknowledged within {patience:g} s") from error
     progress.add(len(pending))
     pending.clear()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from odradek.cli.output import BOLD, RED, YELLOW, counted, plain
+from odradek.cli.streams.screen_columns import cut_to_columns, left_in_columns, right_in_columns, width_of
 from odradek.cli.terminal.top.views import (
     VIEWS,
     Cell,
@@ -139,7 +140,10 @@ def _head(
     )
     if now is None:
         text = note or "asking the cluster..."
-        return [paint(BOLD, "odradek top"), paint(RED, plain(text)[:columns]) if note else text[:columns]]
+        return [
+            paint(BOLD, "odradek top"),
+            paint(RED, cut_to_columns(plain(text), columns)) if note else text[:columns],
+        ]
     cluster, found = now.picture.cluster, now.picture.partitions
     wrong = problems(now)
     grave = [each for each in wrong if not each.is_warning]
@@ -153,13 +157,13 @@ def _head(
     if note:
         state, colour = f"no answer now: {note}", RED
     elif now.missing:
-        state, colour = f"groups and clients are missing: {now.missing}", YELLOW
+        state, colour = f"some figures are missing: {now.missing}", YELLOW
     elif wrong:
         more = f" (and {counted(len(wrong) - 1, 'more problem')})" if len(wrong) > 1 else ""
         state, colour = f"{wrong[0].text}{more}", RED if grave else YELLOW
     else:
         state, colour = "healthy", ""
-    state = plain(state)[:columns]
+    state = cut_to_columns(plain(state), columns)
     return [
         paint(BOLD, first[:columns]),
         second[:columns],
@@ -178,16 +182,16 @@ def _body(table: Table, rows: list[tuple[Cell, ...]], column: int, columns: int,
         [plain(cell_text(each.kind, value)) for each, value in zip(table.columns, row, strict=True)]
         for row in rows
     ]
-    widths = [max(len(line[number]) for line in [heading, *cells]) for number in range(len(heading))]
+    widths = [max(width_of(line[number]) for line in [heading, *cells]) for number in range(len(heading))]
 
     def line(texts: list[str]) -> str:
         parts = [
-            text.rjust(width) if each.kind not in ("text",) else text.ljust(width)
+            right_in_columns(text, width) if each.kind != "text" else left_in_columns(text, width)
             for text, width, each in zip(texts, widths, table.columns, strict=True)
         ]
-        return "  ".join(parts).rstrip()[:columns]
+        return cut_to_columns("  ".join(parts).rstrip(), columns)
 
-    texts = [paint(_REVERSED, line(heading).ljust(columns))]
+    texts = [paint(_REVERSED, left_in_columns(line(heading), columns))]
     for row, shown in zip(rows, cells, strict=True):
         is_bad = any(cell in ("DOWN", "SILENT", "OFFLINE", "FULL", "HUNG") for cell in row)
         texts.append(paint(RED, line(shown)) if is_bad else line(shown))
@@ -196,7 +200,7 @@ def _body(table: Table, rows: list[tuple[Cell, ...]], column: int, columns: int,
 
 def _foot(view: View, total: int, shown: int, columns: int, paint: Paint) -> str:
     if view.is_typing:
-        return f"filter: {plain(view.pattern)}_"[:columns]
+        return cut_to_columns(f"filter: {plain(view.pattern)}_", columns)
     place = f"{view.first + 1}-{view.first + shown} of {total}" if shown < total else f"{total}"
     chosen = f"  filter {plain(view.pattern)} (Esc ends it)" if view.pattern else ""
-    return paint(BOLD, f"{place}{chosen}  {KEYS_HELP}"[:columns])
+    return paint(BOLD, cut_to_columns(f"{place}{chosen}  {KEYS_HELP}", columns))

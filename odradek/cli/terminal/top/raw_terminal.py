@@ -37,6 +37,8 @@ class RawTerminal:
         self._settings: list[int | list[bytes | int]] = []
         self._stop_before: object = None
         self._is_stop_wanted = False
+        self.screens = 0
+        """The number of blank screens so far: the first one, and one after each return from the shell."""
 
     def __enter__(self) -> RawTerminal:
         self._settings = termios.tcgetattr(self._in)
@@ -54,6 +56,7 @@ class RawTerminal:
         tty.setcbreak(self._in)
         sys.stdout.write(_ENTER)
         sys.stdout.flush()
+        self.screens += 1
 
     def _leave(self) -> None:
         try:

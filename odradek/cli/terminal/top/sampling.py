@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from odradek.cli.connecting import connected
 from odradek.cli.failure import CliError
@@ -24,6 +24,8 @@ _PARTITIONS_MAX = 5_000
 _GROUPS_MAX = 500
 """The maximum number of groups whose committed offsets are asked in each round."""
 _ASK_SECONDS_MAX = 5.0
+
+T = TypeVar("T")
 
 
 class Sample(NamedTuple):
@@ -43,8 +45,6 @@ def take_sample(client: Client, timeout: float) -> Sample:
     """Ask the cluster once. Raises `KafkaError` and `ClientError` if it cannot describe itself. Parts without an answer
     are empty.
     """
-    from odradek.client.errors import ClientError
-    from odradek.wire.errors import KafkaError
     from odradek.wire.topic_partition import TopicPartition
 
     picture = look_at_cluster(client, timeout)
@@ -54,29 +54,36 @@ def take_sample(client: Client, timeout: float) -> Sample:
         for index, each in sorted(topic.partitions.items())
         if each.leader >= 0
     ][:_PARTITIONS_MAX]
-    ends: dict[TopicPartition, int] = {}
-    groups: list[GroupListing] = []
-    committed: dict[str, dict[TopicPartition, int]] = {}
-    clients: list[BrokerClients] = []
-    missing = ""
+    missing: dict[str, None] = {}
+    spans = _asked(lambda: client.admin.offset_spans(keys, timeout=timeout), missing) if keys else None
+    ends = {key: span.end for key, span in (spans or {}).items() if not isinstance(span, Exception)}
+    groups = _asked(lambda: client.admin.list_groups(timeout=timeout), missing) or []
+    asked = {group.group_id: None for group in groups[:_GROUPS_MAX]}
+    offsets = (
+        _asked(lambda: client.admin.list_group_offsets(asked, timeout=timeout), missing) if asked else None
+    )
+    committed = {
+        found.group_id: {key: each.offset for key, each in found.offsets.items() if each.offset >= 0}
+        for found in offsets or ()
+    }
+    alive = [node.node_id for node in picture.cluster.brokers if node.node_id not in picture.cluster.fenced]
+    clients = _asked(lambda: client.admin.describe_clients(alive, timeout=timeout), missing) or []
+    return Sample(time.monotonic(), picture, ends, groups, committed, clients, "; ".join(missing))
+
+
+def _asked(question: Callable[[], T], missing: dict[str, None]) -> T | None:
+    """Call `question` and return its answer. Return None if the cluster cannot answer now, and add the reason to
+    `missing`.
+    """
+    from odradek.client.errors import ClientError
+    from odradek.wire.errors import KafkaError
+
     try:
-        if keys:
-            spans = client.admin.offset_spans(keys, timeout=timeout)
-            ends = {key: span.end for key, span in spans.items() if not isinstance(span, Exception)}
-        groups = client.admin.list_groups(timeout=timeout)
-        asked = {group.group_id: None for group in groups[:_GROUPS_MAX]}
-        for found in client.admin.list_group_offsets(asked, timeout=timeout) if asked else ():
-            committed[found.group_id] = {
-                key: each.offset for key, each in found.offsets.items() if each.offset >= 0
-            }
-        alive = [
-            node.node_id for node in picture.cluster.brokers if node.node_id not in picture.cluster.fenced
-        ]
-        clients = client.admin.describe_clients(alive, timeout=timeout)
+        return question()
     except (KafkaError, ClientError) as error:
-        # The state of the cluster is worth showing alone. The missing parts may come with the next sample.
-        missing = str(error)
-    return Sample(time.monotonic(), picture, ends, groups, committed, clients, missing)
+        # The other parts are worth showing alone. The missing part may come with the next sample.
+        missing[str(error)] = None
+        return None
 
 
 class Sampler:

@@ -78,10 +78,10 @@ def _show(args: argparse.Namespace) -> None:
             if not view.is_paused:
                 before, now, note = sampler.latest
             size = screen_size(sys.stdout)
-            state = (sampler.rounds, size, repr(view))
+            state = (sampler.rounds, size, repr(view), terminal.screens)
             if state != shown:
                 terminal.draw(screen_lines(view, before, now, note or "", size, paint))
-                shown = (sampler.rounds, size, repr(view))
+                shown = (sampler.rounds, size, repr(view), terminal.screens)
             for key in terminal.keys(_KEY_SECONDS):
                 columns = 0 if now is None else len(table_of(view.name, before, now).columns)
                 press(view, key, columns)

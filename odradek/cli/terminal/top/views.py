@@ -82,7 +82,9 @@ def _rate(before: float | None, now: float | None, seconds: float) -> float | No
 
 
 def _written(before: Sample | None, now: Sample) -> dict[str, float]:
-    """Compute the records per second that each topic gets, from the ends of its partitions."""
+    """Compute the records per second that each topic gets, from the ends of its partitions. A topic is left out if no
+    partition has an end in both samples.
+    """
     found: dict[str, float] = {}
     if before is None or now.at <= before.at:
         return found
@@ -95,19 +97,50 @@ def _written(before: Sample | None, now: Sample) -> dict[str, float]:
 
 
 def total_rate(before: Sample | None, now: Sample) -> float | None:
-    """Compute the records per second that all topics together get; None with a single sample."""
-    return None if before is None else sum(_written(before, now).values())
+    """Compute the records per second that all topics together get; None if no topic's rate is known."""
+    written = _written(before, now)
+    if before is None or (now.picture.topics and not written):
+        return None
+    return sum(written.values())
 
 
-def _sizes(sample: Sample | None) -> tuple[dict[int, int], dict[str, int]]:
+def _sizes(sample: Sample) -> tuple[dict[int, int], dict[str, int]]:
     """Add up the bytes of logs by broker and by topic, with all replicas."""
     by_broker: dict[int, int] = {}
     by_topic: dict[str, int] = {}
+    for described in sample.picture.log_dirs:
+        if described.error is None:
+            by_broker[described.broker] = 0
+    for (broker, topic, _), size in _replica_sizes(sample).items():
+        by_broker[broker] = by_broker.get(broker, 0) + size
+        by_topic[topic] = by_topic.get(topic, 0) + size
+    return by_broker, by_topic
+
+
+def _replica_sizes(sample: Sample | None) -> dict[tuple[int, str, int], int]:
+    """List the bytes of logs by broker, topic and partition. A replica on its way to another directory counts there, too."""
+    found: dict[tuple[int, str, int], int] = {}
     for described in () if sample is None else sample.picture.log_dirs:
         for directory in described.directories:
             for replica in directory.replicas:
-                by_broker[described.broker] = by_broker.get(described.broker, 0) + replica.size
-                by_topic[replica.topic] = by_topic.get(replica.topic, 0) + replica.size
+                key = described.broker, replica.topic, replica.partition
+                found[key] = found.get(key, 0) + replica.size
+    return found
+
+
+def _growth(before: Sample | None, now: Sample) -> tuple[dict[int, float], dict[str, float]]:
+    """Compute the growth of logs in bytes per second, by broker and by topic. Only replicas in both samples count, because
+    a broker may have given no answer for one of them.
+    """
+    by_broker: dict[int, float] = {}
+    by_topic: dict[str, float] = {}
+    old, passed = _replica_sizes(before), _seconds(before, now)
+    for key, size in _replica_sizes(now).items():
+        if key in old and passed > 0:
+            broker, topic, _ = key
+            gain = (size - old[key]) / passed
+            by_broker[broker] = by_broker.get(broker, 0.0) + gain
+            by_topic[topic] = by_topic.get(topic, 0.0) + gain
     return by_broker, by_topic
 
 
@@ -117,8 +150,7 @@ def _seconds(before: Sample | None, now: Sample) -> float:
 
 def _brokers(before: Sample | None, now: Sample) -> Table:
     picture = now.picture
-    old, new = _sizes(before)[0], _sizes(now)[0]
-    passed = _seconds(before, now)
+    sizes, growth = _sizes(now)[0], _growth(before, now)[0]
     rows: list[tuple[Cell, ...]] = []
     for broker in picture.cluster.brokers:
         node = broker.node_id
@@ -129,8 +161,8 @@ def _brokers(before: Sample | None, now: Sample) -> Table:
                 state,
                 picture.partitions.leaders.get(node, 0),
                 picture.partitions.replicas.get(node, 0),
-                new.get(node),
-                _rate(old.get(node), new.get(node), passed),
+                sizes.get(node),
+                growth.get(node),
                 broker.rack,
                 f"{broker.host}:{broker.port}",
             )
@@ -187,10 +219,10 @@ def _disks(_: Sample | None, now: Sample) -> Table:
 
 def _topics(before: Sample | None, now: Sample) -> Table:
     written = _written(before, now)
-    old, new = _sizes(before)[1], _sizes(now)[1]
+    sizes, growth = _sizes(now)[1], _growth(before, now)[1]
     found = now.picture.partitions
     bad: dict[str, int] = {}
-    for name in {*found.offline, *found.under_min_isr, *found.behind}:
+    for name in {*found.offline, *found.under_min_isr, *found.behind} - {*found.arriving}:
         topic = name.rpartition("-")[0]
         bad[topic] = bad.get(topic, 0) + 1
     rows: list[tuple[Cell, ...]] = [
@@ -198,9 +230,9 @@ def _topics(before: Sample | None, now: Sample) -> Table:
             topic.name,
             len(topic.partitions),
             max((len(each.replicas) for each in topic.partitions.values()), default=0),
-            written.get(topic.name, None if before is None else 0.0),
-            new.get(topic.name),
-            _rate(old.get(topic.name), new.get(topic.name), _seconds(before, now)),
+            written.get(topic.name),
+            sizes.get(topic.name),
+            growth.get(topic.name),
             bad.get(topic.name, 0),
         )
         for topic in now.picture.topics
@@ -230,13 +262,15 @@ def _groups(before: Sample | None, now: Sample) -> Table:
         earlier = {} if before is None else before.committed.get(group.group_id, {})
         read = [offset - earlier[key] for key, offset in offsets.items() if key in earlier]
         lag = _lag(now, offsets)
-        lag_before = None if before is None else _lag(before, earlier)
+        both = [key for key in offsets if key in earlier and before is not None and key in before.ends]
+        lag_before = None if before is None else _lag(before, {key: earlier[key] for key in both})
+        lag_now = _lag(now, {key: offsets[key] for key in both})
         rows.append(
             (
                 group.group_id,
                 group.state,
                 lag,
-                _rate(lag_before, lag, passed),
+                _rate(lag_before, lag_now, passed),
                 _rate(0, sum(read), passed) if read else None,
                 group.group_type,
                 group.coordinator,

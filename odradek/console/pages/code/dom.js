@@ -51,6 +51,8 @@ export function icon(...paths) {
 const UNSEEN =
   /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffc]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\udfff]/g;
 const UNSEEN_IN_LINE = new RegExp(`[\\t\\n\\r]|${UNSEEN.source}`, "g");
+// Further characters that cannot be seen all stand as one sign, because each number is an element of the page.
+const UNSEEN_MOST = 1_000;
 // More combining marks than this on one letter would climb over the lines above.
 const MARKS = /(\p{M}{3})\p{M}+/gu;
 
@@ -59,7 +61,12 @@ export function shown(text, { lines = false } = {}) {
   const whole = h("bdi");
   const source = String(text).replace(MARKS, "$1\u2026");
   let begin = 0;
+  let found = 0;
   for (const match of source.matchAll(lines ? UNSEEN : UNSEEN_IN_LINE)) {
+    if (++found > UNSEEN_MOST) {
+      whole.append(source.slice(begin).replace(lines ? UNSEEN : UNSEEN_IN_LINE, "\ufffd"));
+      return whole;
+    }
     whole.append(source.slice(begin, match.index), h("span.unseen-character", {}, named(match[0])));
     begin = match.index + match[0].length;
   }

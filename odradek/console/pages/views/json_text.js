@@ -4,19 +4,22 @@ import { h, shown } from "../code/dom.js";
 
 const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null|[{}[\],:]|\s+|./gs;
 const MOST = 200_000;
+// Deeper text would be mostly indentation: its size grows with the square of the depth.
+const DEPTH_MOST = 64;
 
-/** Return nodes of laid out JSON, or null if the text is none, or is too long to be worth it. */
+/** Return nodes of laid out JSON, or null if the text is none, or is too long or too deep to be worth it. */
 export function laidOut(text) {
   if (text.length > MOST || !isJson(text)) return null;
   const out = [];
   let depth = 0;
   const tokens = text.match(TOKENS).filter((token) => token.trim());
   const line = () => out.push(`\n${"  ".repeat(depth)}`);
-  tokens.forEach((token, at) => {
+  for (const [at, token] of tokens.entries()) {
     const next = tokens[at + 1];
     if (token === "{" || token === "[") {
       out.push(token);
       depth += 1;
+      if (depth > DEPTH_MOST) return null;
       if (next !== "}" && next !== "]") line();
     } else if (token === "}" || token === "]") {
       depth -= 1;
@@ -27,7 +30,7 @@ export function laidOut(text) {
       line();
     } else if (token === ":") out.push(": ");
     else out.push(coloured(token, next));
-  });
+  }
   return out;
 }
 

@@ -3,6 +3,7 @@
 import { post } from "../code/api.js";
 import { h, redraw, shown } from "../code/dom.js";
 import { choice, field, notice } from "../code/parts.js";
+import { pageOf } from "../code/router.js";
 import { loadSession, whoAmI } from "../code/shell.js";
 
 export const title = () => "Log in";
@@ -61,9 +62,14 @@ async function submit(event, page, form) {
 }
 
 // Only a path of this console: an address that somebody else wrote must not lead away after the login.
-function nextOf(page) {
-  const wanted = page.get("next", "/");
-  const url = new URL(wanted, location.origin);
-  return url.origin === location.origin && wanted.startsWith("/") ? url.pathname + url.search : "/";
+export function nextOf(page) {
+  let url;
+  try {
+    url = new URL(page.get("next", "/"), location.origin);
+  } catch {
+    return "/";
+  }
+  // The whole address, because a path may begin with two slashes: by itself it would name another host.
+  return url.origin === location.origin && pageOf(url.pathname) ? url.href : "/";
 }
 

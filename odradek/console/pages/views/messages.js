@@ -349,5 +349,7 @@ function fromOf(page) {
 function localTime(ms) {
   if (!/^\d+$/.test(ms)) return "";
   const at = new Date(Number(ms));
-  return new Date(at.getTime() - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+  const local = new Date(at.getTime() - at.getTimezoneOffset() * 60_000);
+  // An address may have any number, also one that is no date.
+  return Number.isNaN(local.getTime()) ? "" : local.toISOString().slice(0, 19);
 }

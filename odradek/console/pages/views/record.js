@@ -6,6 +6,9 @@ import { absent, bytes, clock, count, sentence } from "../code/format.js";
 import { badge, button, facts, notice } from "../code/parts.js";
 import { laidOut } from "./json_text.js";
 
+// The most characters of one value that are put on the page. A browser needs seconds for more.
+const SHOWN_MOST = 200_000;
+
 export const recordKey = (record) => `${record.partition}-${record.offset}`;
 
 /** Return the details of a record, for the row below it. */
@@ -72,6 +75,7 @@ function download(topic, record, part) {
 function payload(name, part) {
   const isNull = part.text === null;
   const text = isNull ? "" : part.text;
+  const isLong = text.length > SHOWN_MOST;
   const pretty = isNull ? null : laidOut(text);
   return h(
     "div.payload",
@@ -82,11 +86,11 @@ function payload(name, part) {
       h("strong", {}, name),
       isNull ? null : h("span", {}, formatOf(part)),
       isNull ? null : h("span", {}, bytes(part.size_bytes)),
-      part.is_cut ? badge("cut", "warning", "Only the beginning is shown.") : null,
+      part.is_cut || isLong ? badge("cut", "warning", isLong ? "Only the beginning is shown. Download the whole." : "Only the beginning is shown.") : null,
       h("span.beside", {}, isNull ? null : button("Copy", () => copy(text), { class: "quiet" })),
     ),
     part.error ? h("p.payload-head", {}, badge("unreadable", "warning"), shown(part.error)) : null,
-    h("pre", { tabindex: "0", role: "group", "aria-label": name }, isNull ? h("span.null", {}, name === "Value" ? "null: it deletes its key where the topic is compacted" : "null") : text === "" ? h("span.null", {}, "empty") : pretty ?? shown(text, { lines: true })),
+    h("pre", { tabindex: "0", role: "group", "aria-label": name }, isNull ? h("span.null", {}, name === "Value" ? "null: it deletes its key where the topic is compacted" : "null") : text === "" ? h("span.null", {}, "empty") : pretty ?? shown(isLong ? text.slice(0, SHOWN_MOST) : text, { lines: true })),
   );
 }
 

@@ -4,9 +4,9 @@ import { get, part } from "../code/api.js";
 import { plain, shown } from "../code/dom.js";
 import { absent, bytes, count, rate } from "../code/format.js";
 import { badge, link, loadingBox, pageHead, tabs, tile, tiles } from "../code/parts.js";
-import { configurationTab } from "./topic_configuration.js";
-import { groupsTab } from "./topic_groups.js";
-import { PARTITIONS, mapTab } from "./topic_map.js";
+import { configurationTab } from "./topic/configuration.js";
+import { groupsTab } from "./topic/groups.js";
+import { PARTITIONS, mapTab } from "./topic/map.js";
 
 export const title = (page) => plain(page.parts[0], 80);
 

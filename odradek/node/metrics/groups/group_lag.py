@@ -4,12 +4,14 @@ A group lags by the records between its committed offset and the high watermark.
 record that it has not committed, in the partition where that is highest (`end_history`).
 
 A broker may coordinate a hundred thousand groups. So a page looks at `OFFSETS_MAX` offsets at most, and lists
-`PAIRS_MAX` pairs of a group and a topic. All other groups are counted.
+`PAIRS_MAX` pairs of a group and a topic. All other groups are counted. The highest lag is that of all offsets which
+were looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 
 import attrs
 
@@ -41,13 +43,29 @@ class LagFigures:
     """The lag of all groups that were looked at."""
 
     pairs: dict[tuple[str, str], Lag] = attrs.field(factory=dict)
-    """The lag by group and topic."""
+    """The lag by group and topic, of the groups that are listed."""
+    records_max: int = 0
+    """The highest lag of a group in one topic, in records, listed or not."""
+    seconds_max: float = 0.0
+    """The highest lag of a group in one topic, in seconds, listed or not."""
     groups_left_out: int = 0
     """Groups of which some pair is left out."""
     partitions_unknown: int = 0
     """Partitions with a committed offset whose end no leader has reported."""
     unanswered: int = 0
     """Requests to leaders, from the start of the process, that got no answer in time."""
+
+    def add_group(self, group: str, lags: Mapping[str, Lag]) -> bool:
+        """Add the lag of a group by topic. Returns False if there is no room to list all of it."""
+        is_whole = True
+        for topic, lag in lags.items():
+            self.records_max = max(self.records_max, lag.records)
+            self.seconds_max = max(self.seconds_max, lag.seconds)
+            if (group, topic) in self.pairs or len(self.pairs) < PAIRS_MAX:
+                self.pairs[group, topic] = lag
+            else:
+                is_whole = False
+        return is_whole
 
 
 class GroupLag:
@@ -72,12 +90,12 @@ class GroupLag:
         ]
         left, work, listed = OFFSETS_MAX, 0, 0
         for group, offsets in _groups(states):
-            if len(walk.found.pairs) >= PAIRS_MAX or left <= 0:
+            if left <= 0:
                 break
             if len(offsets) > left:
                 continue
             left -= len(offsets)
-            is_whole = True
+            lags: dict[str, Lag] = {}
             for key, committed in offsets.items():
                 work += 1
                 if work >= SLICE:
@@ -85,8 +103,8 @@ class GroupLag:
                     yield
                 end = self._end(key, walk)
                 if end is not None:
-                    is_whole &= walk.add(group, key, committed.offset, end)
-            listed += is_whole
+                    walk.add(lags, key, committed.offset, end)
+            listed += walk.found.add_group(group, lags)
         found = walk.found
         found.groups_left_out = sum(len(state.offsets) for state in states) - listed
         found.partitions_unknown = len(walk.unknown)
@@ -123,14 +141,11 @@ class _Walk:
     missing: dict[OffsetKey, None] = attrs.field(factory=dict)
     unknown: dict[OffsetKey, None] = attrs.field(factory=dict)
 
-    def add(self, group: str, key: OffsetKey, committed: int, end: int) -> bool:
-        """Add the lag of a group in one partition. Returns False if there is no room for a further pair."""
-        pairs, pair = self.found.pairs, (group, key[0])
-        lag = pairs.get(pair)
+    def add(self, lags: dict[str, Lag], key: OffsetKey, committed: int, end: int) -> None:
+        """Add the lag of one partition to the lags of its group by topic."""
+        lag = lags.get(key[0])
         if lag is None:
-            if len(pairs) >= PAIRS_MAX:
-                return False
-            lag = pairs[pair] = Lag()
+            lag = lags[key[0]] = Lag()
         history = self.histories.get(key)
         if history is None:
             history = self.histories[key] = self.before.get(key) or EndHistory()
@@ -139,7 +154,6 @@ class _Walk:
         written = history.written_at(committed)
         if written is not None and self.now - written > lag.seconds:
             lag.seconds = self.now - written
-        return True
 
 
 def _groups(states: Sequence[GroupsState]) -> Iterator[tuple[str, Offsets]]:
@@ -148,4 +162,6 @@ def _groups(states: Sequence[GroupsState]) -> Iterator[tuple[str, Offsets]]:
         for state in states:
             yield from state.offsets.items()
     else:
-        yield from sorted((group, offsets) for state in states for group, offsets in state.offsets.items())
+        # A group has offsets in two shards if its offsets topic has got more partitions.
+        both = ((group, offsets) for state in states for group, offsets in state.offsets.items())
+        yield from sorted(both, key=itemgetter(0))

@@ -42,9 +42,9 @@ def lag_metrics(page: MetricsText, lag: LagFigures, has_names: bool) -> None:
     for (group, topic), each in pairs:
         page.sample(round(each.seconds, 3), group=group, topic=topic)
     page.gauge("odradek_group_lag_records_max", "The highest lag of a group in one topic, in records.")
-    page.one(max((each.records for each in lag.pairs.values()), default=0))
+    page.one(lag.records_max)
     page.gauge("odradek_group_lag_seconds_max", "The highest lag of a group in one topic, in seconds.")
-    page.one(round(max((each.seconds for each in lag.pairs.values()), default=0.0), 3))
+    page.one(round(lag.seconds_max, 3))
     page.gauge(
         "odradek_group_lags_unlisted",
         f"Groups whose lag is left out: {PAIRS_MAX} pairs of a group and a topic are listed.",

@@ -12,6 +12,7 @@ a load balancer has none. Their answers name only the state of this node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from odradek.env.ports import Clock, Conn, ConnectionLost, Listener, Log, TaskGroup
@@ -30,6 +31,8 @@ ASK_SECONDS_MAX = 3.0
 complete.
 """
 CONNECTION_SECONDS_MAX = 10.0
+
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
 
 _REASONS = {
     200: "OK",
@@ -128,6 +131,9 @@ class MetricsServer:
                 await self._exchange(conn)
         except ConnectionLost:
             return
+        except Exception:
+            # A bug in one exchange must not end the node.
+            self.log.exception("metrics.bug")
         finally:
             conn.close()
             self._forget(conn)
@@ -192,7 +198,7 @@ class MetricsServer:
             form = PageForm(is_openmetrics=prefers_openmetrics(_all(lines, b"accept")))
         page = await self._pages.page(form)
         if page is None:
-            return _response(500, b"see the node's log\n")
+            return _response(500, b"see the node's log\n", is_head=is_head)
         body, more = page.text, "Vary: Accept, Accept-Encoding\r\n"
         if accepts_gzip(_all(lines, b"accept-encoding")):
             body, more = await self._pages.compress(page), f"Content-Encoding: gzip\r\n{more}"
@@ -214,12 +220,15 @@ def _all(lines: Sequence[bytes], wanted: bytes) -> str:
 
 
 async def _read_head(conn: Conn) -> bytes | None:
-    """Read the request up to its empty line; None when it is too long. Raises `ConnectionLost` at the end of the
+    """Read the request without its first empty line and what follows; None when it is too long. Raises `ConnectionLost` at the end of the
     stream.
     """
     head = bytearray()
     buffer = memoryview(bytearray(4096))
-    while b"\r\n\r\n" not in head and b"\n\n" not in head:
+    searched = 0
+    while (end := _HEAD_END.search(head, searched)) is None:
+        # An empty line has at most four bytes, so that the end of what was searched may hold its beginning.
+        searched = max(0, len(head) - 3)
         if len(head) > REQUEST_BYTES_MAX:
             return None
         await conn.readable()
@@ -231,7 +240,7 @@ async def _read_head(conn: Conn) -> bytes | None:
             # These bytes are no HTTP request, perhaps from a Kafka client at the wrong port. An empty line will never
             # come, so refuse the peer at once.
             break
-    return bytes(head)
+    return bytes(head if end is None else head[: end.start()])
 
 
 async def _send(conn: Conn, data: bytes) -> None:

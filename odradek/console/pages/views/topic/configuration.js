@@ -1,9 +1,9 @@
 // The configuration of a topic: each key with where its value comes from, and how it differs from the default.
 
-import { h, shown } from "../code/dom.js";
-import { absent } from "../code/format.js";
-import { badge, choice, emptyBox, searchField } from "../code/parts.js";
-import { matching, table } from "../code/table.js";
+import { h, shown } from "../../code/dom.js";
+import { absent } from "../../code/format.js";
+import { badge, choice, emptyBox, searchField } from "../../code/parts.js";
+import { matching, table } from "../../code/table.js";
 
 const SOURCES = { topic_config: "this topic", broker_config: "one broker", default_broker_config: "all brokers", static_broker_config: "the broker's file", default_config: "default" };
 

@@ -1,11 +1,11 @@
 // The map of a topic: brokers down, partitions across, each cell a replica; and the same as a table with sizes and disks.
 
-import { part } from "../code/api.js";
-import { h, shown } from "../code/dom.js";
-import { absent, bytes, count, counted } from "../code/format.js";
-import { badge, choice, emptyBox, link, panelWith } from "../code/parts.js";
-import { addressWith } from "../code/router.js";
-import { pager, table } from "../code/table.js";
+import { part } from "../../code/api.js";
+import { h, shown } from "../../code/dom.js";
+import { absent, bytes, count, counted } from "../../code/format.js";
+import { badge, choice, emptyBox, link, panelWith } from "../../code/parts.js";
+import { addressWith } from "../../code/router.js";
+import { pager, table } from "../../code/table.js";
 
 /** The partitions of one page of the server. */
 export const PARTITIONS = 200;

@@ -1,9 +1,9 @@
 // The groups that read a topic, with their lag on it.
 
-import { absent, count, counted, duration } from "../code/format.js";
-import { emptyBox, groupLink } from "../code/parts.js";
-import { table } from "../code/table.js";
-import { groupState, groupType } from "./groups.js";
+import { absent, count, counted, duration } from "../../code/format.js";
+import { emptyBox, groupLink } from "../../code/parts.js";
+import { table } from "../../code/table.js";
+import { groupState, groupType } from "../groups.js";
 
 export function groupsTab(page, groups) {
   return table({
