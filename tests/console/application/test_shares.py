@@ -141,7 +141,7 @@ def test_streams_and_listeners_of_one_user_are_limited(users: tuple[Session, Ses
 
 
 def test_turns_survive_those_who_leave() -> None:
-    """Those who give up while they wait take no turn away. Too many who wait are refused."""
+    """A view that gives up while it waits takes no turn away. Too many who wait are refused."""
 
     async def main() -> None:
         turns, had = Turns(1, trio.Event), []
