@@ -7,7 +7,8 @@ A reader may ask for one format. Otherwise they are tried in this order:
 3. the schema of the registry that the bytes name;
 4. JSON, text, hexadecimal digits.
 
-If a schema does not fit, the bytes are shown in the last way, with the reason.
+If a schema does not fit, the bytes are shown in the last way, with the reason. The same holds for a bug of a decoder,
+since a hostile record must not end the search of its reader. The first bug is logged with its traceback.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from odradek.console.decoding.protobuf_data import read_message_path, read_proto
 from odradek.console.decoding.protobuf_schema import ProtobufSchema, compile_protobuf
 from odradek.console.decoding.registry import RegisteredSchema, Registry, RegistrySettings
 from odradek.console.decoding.schema_files import FileSchema, SchemaFiles
+from odradek.env.ports import Log
 
 __all__ = ["Decoders", "DecodingSettings"]
 
@@ -59,19 +61,22 @@ class DecodingSettings:
 class Decoders:
     """All decoders of a console. Methods may be called from any thread."""
 
-    def __init__(self, settings: DecodingSettings) -> None:
-        """Read the file of schemas. Raises `ValueError` if it, or the address of the registry, is wrong."""
+    def __init__(self, settings: DecodingSettings, log: Log | None = None) -> None:
+        """Read the file of schemas. The first bug goes to `log`. Raises `ValueError` if it, or the address of the registry, is wrong."""
         self._files = SchemaFiles(settings.schemas_file)
         self._registry = None if settings.registry is None else Registry(settings.registry)
+        self._log = log
+        self._bugs = 0
         self._lock = threading.Lock()
         self._compiled: OrderedDict[int, _Compiled | DecodingError] = OrderedDict()
 
     def statistics(self) -> dict[str, int]:
-        """Return counters by name: compiled schemas, and those of the registry's client."""
+        """Return counters by name: compiled schemas, bugs of decoders, and those of the registry's client."""
         counts = {} if self._registry is None else self._registry.statistics()
         return {
             **{f"registry_{name}": count for name, count in counts.items()},
             "compiled": len(self._compiled),
+            "bugs": self._bugs,
         }
 
     def key_and_value(
@@ -84,7 +89,7 @@ class Decoders:
     ) -> tuple[Decoded, Decoded]:
         """Show key and value of a record. `formats` has a format of `FORMATS` for each."""
         if topic in INTERNAL_TOPICS and any(each in ("auto", "internal") for each in formats):
-            internal = _internal(topic, key, value, characters_max)
+            internal = self._internal(topic, key, value, characters_max)
         else:
             internal = (None, None)
         shown = []
@@ -105,7 +110,35 @@ class Decoders:
             return self._decode(topic, part, data, form, characters_max)
         except DecodingError as error:
             found = plain(data, characters_max, error=str(error))
-            return attrs.evolve(found, schema_id=self._schema_id(data))
+        except Exception:  # noqa: BLE001 - `_report_bug` logs it
+            found = plain(data, characters_max, error=self._report_bug())
+        return attrs.evolve(found, schema_id=self._schema_id(data))
+
+    def _report_bug(self) -> str:
+        """Log the exception that is being handled, if it is the first one. Return the sentence for readers."""
+        self._bugs += 1
+        if self._bugs == 1 and self._log is not None:
+            self._log.exception("console.decoder_bug")
+        return "a decoder has a bug here; the console's log has more about the first such bug"
+
+    def _internal(
+        self, topic: str, key: bytes | None, value: bytes | None, characters_max: int
+    ) -> tuple[Decoded | None, Decoded | None]:
+        try:
+            shown_key, shown_value = internal_record(topic, key, value)
+        except DecodingError as error:
+            reason = str(error)
+        except Exception:  # noqa: BLE001 - `_report_bug` logs it
+            reason = self._report_bug()
+        else:
+            return (
+                structured("internal", shown_key, key or b"", characters_max),
+                as_null() if value is None else structured("internal", shown_value, value, characters_max),
+            )
+        first, second = (
+            as_null() if data is None else plain(data, characters_max, error=reason) for data in (key, value)
+        )
+        return first, second
 
     def is_structured(self, topic: str, data: bytes | None) -> bool:
         """True if a schema decides how the value is shown, so that its bytes are not what a reader sees."""
@@ -210,22 +243,6 @@ def _by_file(schema: FileSchema, data: bytes, characters_max: int) -> Decoded:
     assert schema.protobuf is not None
     message_type = schema.protobuf.named(schema.message)
     return structured("protobuf", read_protobuf(message_type, data), data, characters_max)
-
-
-def _internal(
-    topic: str, key: bytes | None, value: bytes | None, characters_max: int
-) -> tuple[Decoded | None, Decoded | None]:
-    try:
-        shown_key, shown_value = internal_record(topic, key, value)
-    except DecodingError as error:
-        return tuple(
-            as_null() if data is None else plain(data, characters_max, error=str(error))
-            for data in (key, value)
-        )  # type: ignore[return-value] # there are two
-    return (
-        structured("internal", shown_key, key or b"", characters_max),
-        as_null() if value is None else structured("internal", shown_value, value, characters_max),
-    )
 
 
 def _refuse_large(data: bytes) -> None:

@@ -53,16 +53,28 @@ def read_protobuf(message_type: type[Message], data: bytes) -> Json:
     return _Writer().message(message)
 
 
+def _moment(message: Message) -> str | None:
+    """Write a moment or a duration as ISO 8601. None: it is beyond the calendar, or the schema defines it otherwise."""
+    try:
+        return str(message.ToJsonString())  # type: ignore[attr-defined] # the well-known types have it
+    except (ValueError, OverflowError, TypeError, AttributeError):
+        return None
+
+
 class _Writer:
     def __init__(self) -> None:
         self._left = STEPS_MAX
 
     def message(self, message: Message) -> Json:
         self._spend(1)
-        if message.DESCRIPTOR.full_name in _MOMENTS:
-            return str(message.ToJsonString())
+        # A field may have the name of a method, so methods are those of the class.
+        message_type = type(message)
+        if message_type.DESCRIPTOR.full_name in _MOMENTS:
+            moment = _moment(message)
+            if moment is not None:
+                return moment
         found: dict[str, Json] = {}
-        for field, value in message.ListFields():
+        for field, value in message_type.ListFields(message):
             self._spend(len(field.name))
             if field.message_type is not None and field.message_type.GetOptions().map_entry:
                 entry = field.message_type.fields_by_name["value"]

@@ -145,6 +145,81 @@ def test_protobuf_by_registry(registry: SchemaRegistry) -> None:
         assert decoders.decode("orders", "value", framed(21, broken)).format != "protobuf" or broken == b""
 
 
+@pytest.mark.parametrize(
+    ("fields", "data", "text"),
+    [
+        ("google.protobuf.Timestamp t = 1;", b"\x0a\x0a\x08" + b"\xff" * 8 + b"\x3f", '{"t":{"seconds":4611686018427387903}}'),
+        ("google.protobuf.Timestamp t = 1;", b"\x0a\x02\x08\x01", '{"t":"1970-01-01T00:00:01Z"}'),
+        ("int32 ListFields = 1;", b"\x08\x01", '{"ListFields":1}'),
+        ("int32 DESCRIPTOR = 1;", b"\x08\x01", '{"DESCRIPTOR":1}'),
+        ("int32 FromString = 1;", b"\x08\x01", '{"FromString":1}'),
+    ],
+)  # fmt: skip
+def test_protobuf_with_odd_times_and_names(
+    registry: SchemaRegistry, fields: str, data: bytes, text: str
+) -> None:
+    """A moment beyond the calendar is shown by its numbers, and a field may have the name of a method."""
+    imports = 'syntax = "proto3"; import "google/protobuf/timestamp.proto";'
+    registry.add(23, "PROTOBUF", f"{imports} message M {{ {fields} }}")
+    found = with_registry(registry).decode("odd", "value", framed(23, b"\0" + data))
+    assert (found.text, found.error) == (text, None)
+
+
+def test_a_schema_may_define_moments_itself(registry: SchemaRegistry) -> None:
+    """A message with the name of a well-known type is shown by its own fields."""
+    proto = 'syntax = "proto3"; package google.protobuf; message Timestamp { string x = 1; }'
+    registry.add(24, "PROTOBUF", proto)
+    found = with_registry(registry).decode("odd", "value", framed(24, b"\0\x0a\x01a"))
+    assert (found.text, found.error) == ('{"x":"a"}', None)
+
+
+@pytest.mark.parametrize("names", [("a", "a/b.proto"), ("odradek_main.proto/x", "c")])
+def test_imports_that_are_files_and_directories(registry: SchemaRegistry, names: tuple[str, str]) -> None:
+    """Imports whose names cannot be files side by side are an error of the schema."""
+    registry.add(25, "PROTOBUF", COMMON)
+    registry.add_version("odd", 1, 25)
+    registry.add(26, "PROTOBUF", COMMON, [(name, "odd", 1) for name in names])
+    found = with_registry(registry).decode("odd", "value", framed(26, b"\0"))
+    assert "cannot be compiled" in (found.error or "")
+
+
+class Lines:
+    """A log that keeps the names of events."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def info(self, event: str, /, **fields: object) -> None:
+        """Keep an event."""
+        self.events.append(event)
+
+    warning = error = exception = info
+
+
+def test_a_bug_of_a_decoder_ends_no_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Any exception of a decoder becomes plain bytes with a sentence; the first one is logged."""
+    (tmp_path / "n.avsc").write_text('"null"')
+    (tmp_path / "schemas.toml").write_text(
+        '[[topic]]\nname = "t"\nvalue = {format = "avro", file = "n.avsc"}'
+    )
+    log = Lines()
+    decoders = Decoders(DecodingSettings(schemas_file=tmp_path / "schemas.toml"), log)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("odradek.console.decoding.decoders.read_avro", fail)
+    monkeypatch.setattr("odradek.console.decoding.decoders.internal_record", fail)
+    for _ in range(2):
+        found = decoders.decode("t", "value", b"bytes")
+        assert (found.format, found.text) == ("text", "bytes")
+        assert "has a bug" in (found.error or "")
+    key, value = decoders.key_and_value("__consumer_offsets", b"k", None)
+    assert (key.text, value.format) == ("k", "null")
+    assert log.events == ["console.decoder_bug"]
+    assert decoders.statistics()["bugs"] == 3
+
+
 def test_json_schema_by_registry(registry: SchemaRegistry) -> None:
     """A value of a JSON schema is shown as its document."""
     registry.add(30, "JSON", '{"type": "object"}')
