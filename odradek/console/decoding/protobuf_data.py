@@ -56,7 +56,7 @@ def read_protobuf(message_type: type[Message], data: bytes) -> Json:
 def _moment(message: Message) -> str | None:
     """Write a moment or a duration as ISO 8601. None: it is beyond the calendar, or the schema defines it otherwise."""
     try:
-        return str(message.ToJsonString())  # type: ignore[attr-defined] # the well-known types have it
+        return str(message.ToJsonString())
     except (ValueError, OverflowError, TypeError, AttributeError):
         return None
 

@@ -45,6 +45,7 @@ LISTED_CHARACTERS_MAX = 4096
 WHOLE_CHARACTERS_MAX = 2 << 20
 TAIL_PARTITIONS_MAX = 32
 TAIL_SECONDS_MAX = 600.0
+_WITHOUT_LIMIT = 1 << 62
 _PROGRESS_SECONDS = 0.5
 _FORMATS = about("the format of the keys", choices=FORMATS)
 _PARTITION_MAX = (1 << 31) - 1
@@ -88,11 +89,15 @@ class MessagesQuery:
     value_format: str = attrs.field(
         default="auto", metadata=about("the format of the values", choices=FORMATS)
     )
-    limit: int = attrs.field(default=50, metadata=about("the most records", minimum=1, maximum=1000))
+    limit: int = attrs.field(
+        default=50, metadata=about("the most records; a tail has no limit", minimum=1, maximum=1000)
+    )
     markers: bool = attrs.field(
         default=True, metadata=about("1 shows the markers of transactions, unless there is a filter")
     )
-    tail: bool = attrs.field(default=False, metadata=about("1 goes on with records as they are written"))
+    tail: bool = attrs.field(
+        default=False, metadata=about("1 goes on with records as they are written, for ten minutes")
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -136,7 +141,8 @@ class SearchEnd:
 def messages(session: Session, query: MessagesQuery, stream: EventStream) -> None:
     """Search the messages of a topic. Sends the events `record`, `progress`, and at last `end`.
 
-    The search ends when its reader goes away. It is bounded in bytes and seconds; `next` goes on.
+    The search ends when its reader goes away. It is bounded in bytes and seconds, a tail only in seconds; `next` goes
+    on.
     """
     start = parse_start(query.from_)
     fits = _filter_of(session, query)
@@ -147,6 +153,7 @@ def messages(session: Session, query: MessagesQuery, stream: EventStream) -> Non
             _begin_tail(spans)
         search = _Search(client, query, ranges, spans, fits)
         told_at = time.monotonic()
+        over_at = told_at + TAIL_SECONDS_MAX
         for item in search.run():
             if isinstance(item, Found):
                 stream.send("record", show(item, session.decoders, formats, LISTED_CHARACTERS_MAX))
@@ -155,6 +162,8 @@ def messages(session: Session, query: MessagesQuery, stream: EventStream) -> Non
             if time.monotonic() - told_at > _PROGRESS_SECONDS:
                 told_at = time.monotonic()
                 stream.send("progress", search.told())
+            if query.tail and time.monotonic() > over_at:
+                break
         stream.send("progress", search.told())
         stream.send("end", search.end())
 
@@ -176,7 +185,7 @@ class _Search:
             return Scan(client, query.topic, of, fits, with_markers=query.markers, seconds_max=seconds_max)
 
         start = parse_start(query.from_)
-        self._limit = query.limit
+        self._limit = _WITHOUT_LIMIT if query.tail else query.limit
         self._newest: NewestSearch | None = None
         self._scan: Scan | None = None
         if start.kind == "newest" and not query.tail:
@@ -213,7 +222,8 @@ class _Search:
             places = {index: span.position for index, span in spans.items() if not span.is_done}
             text = places_text(places) if places else None
             text = None if text is None else f"at:{text}"
-            reason = self._scan.reason
+            # A tail that was broken off has no reason of its own.
+            reason = self._scan.reason or "budget"
         failed = [FailedPartition(partition=index, sentence=text) for index, text in sorted(failures.items())]
         return SearchEnd(reason=reason, next_=text, failed=failed)
 
