@@ -323,7 +323,8 @@ class DownloadQuery:
 def download(session: Session, query: DownloadQuery, stream: ByteStream) -> None:
     """Download the key or value of one record, or the records of a search as lines of JSON.
 
-    Markers, and records that cannot be read, are left out; so are those of aborted and open transactions.
+    Markers are left out, and so are records of aborted and open transactions. If the scan's budget ends, or records
+    cannot be read, the connection is cut after all that was read. Raises `ViewError`.
     """
     if query.offset is not None:
         if query.partition is None:
@@ -341,7 +342,10 @@ def download(session: Session, query: DownloadQuery, stream: ByteStream) -> None
         scan = Scan(client, query.topic, spans, fits, with_markers=False)
         stream.begin(f"{query.topic}.jsonl", "application/x-ndjson")
         lines: list[bytes] = []
+        failed: list[str] = []
         for item in scan.run(query.limit):
+            if isinstance(item, Found) and item.failure is not None and not failed:
+                failed.append(f"{query.topic}-{item.partition} at offset {item.offset}: {item.failure}")
             if isinstance(item, Found) and item.record is not None and _is_committed(item):
                 lines.append(json_line(item.record))
             if len(lines) >= 500 or (lines and isinstance(item, Tick)):
@@ -351,9 +355,13 @@ def download(session: Session, query: DownloadQuery, stream: ByteStream) -> None
                 return
         if lines:
             stream.write(b"".join(lines))
-        failed = [span.failure for span in scan.spans.values() if span.failure is not None]
+        failed += [span.failure for span in scan.spans.values() if span.failure is not None]
         if failed:
             raise ViewError(503, "PARTITION_NOT_READ", failed[0])
+        if scan.reason == "budget":
+            raise ViewError(
+                503, "TOO_MUCH_TO_READ", "the download has read all that it may: ask for less at once"
+            )
 
 
 def _is_committed(found: Found) -> bool:
