@@ -38,6 +38,7 @@ from odradek.console.decoding.protobuf_data import read_message_path, read_proto
 from odradek.console.decoding.protobuf_schema import ProtobufSchema, compile_protobuf
 from odradek.console.decoding.registry import RegisteredSchema, Registry, RegistrySettings
 from odradek.console.decoding.schema_files import FileSchema, SchemaFiles
+from odradek.console.decoding.steps import Steps, steps_for
 from odradek.env.ports import Log
 
 __all__ = ["Decoders", "DecodingSettings"]
@@ -58,6 +59,14 @@ class DecodingSettings:
     """The file that gives topics their schemas: see `schema_files.py`."""
 
 
+@attrs.define(eq=False)
+class _Slot:
+    """A compiled schema, or the reason why there is none, and the lock of the thread that compiles it."""
+
+    lock: threading.Lock = attrs.field(factory=threading.Lock)
+    found: _Compiled | DecodingError | None = None
+
+
 class Decoders:
     """All decoders of a console. Methods may be called from any thread."""
 
@@ -68,7 +77,7 @@ class Decoders:
         self._log = log
         self._bugs = 0
         self._lock = threading.Lock()
-        self._compiled: OrderedDict[int, _Compiled | DecodingError] = OrderedDict()
+        self._compiled: OrderedDict[int, _Slot] = OrderedDict()
 
     def statistics(self) -> dict[str, int]:
         """Return counters by name: compiled schemas, bugs of decoders, and those of the registry's client."""
@@ -86,8 +95,9 @@ class Decoders:
         value: bytes | None,
         formats: tuple[str, str] = ("auto", "auto"),
         characters_max: int = 4096,
+        stream: Steps | None = None,
     ) -> tuple[Decoded, Decoded]:
-        """Show key and value of a record. `formats` has a format of `FORMATS` for each."""
+        """Show key and value of a record. `formats` has a format of `FORMATS` for each. `stream` limits the work."""
         if topic in INTERNAL_TOPICS and any(each in ("auto", "internal") for each in formats):
             internal = self._internal(topic, key, value, characters_max)
         else:
@@ -97,17 +107,23 @@ class Decoders:
             if found is not None and form in ("auto", "internal"):
                 shown.append(found)
             else:
-                shown.append(self.decode(topic, part, data, form, characters_max))
+                shown.append(self.decode(topic, part, data, form, characters_max, stream))
         return shown[0], shown[1]
 
     def decode(
-        self, topic: str, part: str, data: bytes | None, form: str = "auto", characters_max: int = 4096
+        self,
+        topic: str,
+        part: str,
+        data: bytes | None,
+        form: str = "auto",
+        characters_max: int = 4096,
+        stream: Steps | None = None,
     ) -> Decoded:
         """Show a key (`part` is "key") or a value ("value"). Bytes that cannot be decoded have an `error`."""
         if data is None:
             return as_null()
         try:
-            return self._decode(topic, part, data, form, characters_max)
+            return self._decode(topic, part, data, form, characters_max, stream)
         except DecodingError as error:
             found = plain(data, characters_max, error=str(error))
         except Exception:  # noqa: BLE001 - `_report_bug` logs it
@@ -148,7 +164,9 @@ class Decoders:
             or self._schema_id(data) is not None
         )
 
-    def _decode(self, topic: str, part: str, data: bytes, form: str, characters_max: int) -> Decoded:
+    def _decode(
+        self, topic: str, part: str, data: bytes, form: str, characters_max: int, stream: Steps | None
+    ) -> Decoded:
         match form:
             case "text":
                 return as_text(data, characters_max)
@@ -160,10 +178,10 @@ class Decoders:
                 raise DecodingError(f"{topic} is no internal topic")
         by_file = self._files.schema_of(topic, part)
         if by_file is not None and form in ("auto", by_file.format):
-            return _by_file(by_file, data, characters_max)
+            return _by_file(by_file, data, characters_max, stream)
         schema_id = self._schema_id(data)
         if schema_id is not None and self._registry is not None:
-            return self._by_registry(schema_id, data, form, characters_max)
+            return self._by_registry(schema_id, data, form, characters_max, stream)
         if form != "auto":
             raise DecodingError(
                 f"no schema is known: the {part} names none of the registry, and no file gives one"
@@ -178,7 +196,9 @@ class Decoders:
             return None
         return int.from_bytes(data[1:_FRAME_SIZE], "big")
 
-    def _by_registry(self, schema_id: int, data: bytes, form: str, characters_max: int) -> Decoded:
+    def _by_registry(
+        self, schema_id: int, data: bytes, form: str, characters_max: int, stream: Steps | None
+    ) -> Decoded:
         assert self._registry is not None
         registered = self._registry.schema(schema_id)
         kind = {"JSON": "json-schema"}.get(registered.kind, registered.kind.lower())
@@ -188,12 +208,13 @@ class Decoders:
             found = as_json(data[_FRAME_SIZE:], characters_max)
             return attrs.evolve(found, format=kind, schema_id=schema_id, size_bytes=len(data))
         _refuse_large(data)
+        steps = steps_for(characters_max, stream)
         if kind == "avro":
-            value = read_avro(self._avro_schema(schema_id, registered), data[_FRAME_SIZE:])
+            value = read_avro(self._avro_schema(schema_id, registered), data[_FRAME_SIZE:], steps)
         elif kind == "protobuf":
             protobuf = self._protobuf_schema(schema_id, registered)
             path, position = read_message_path(data, _FRAME_SIZE)
-            value = read_protobuf(protobuf.at(path), data[position:])
+            value = read_protobuf(protobuf.at(path), data[position:], steps)
         else:
             raise DecodingError(
                 f"schema {schema_id} is of the kind {kind[:40]}, which the console cannot read"
@@ -213,23 +234,27 @@ class Decoders:
         return found
 
     def _compiled_once(self, schema_id: int, compile_schema: Callable[[], _Compiled]) -> _Compiled:
-        """Return a compiled schema. A schema that cannot be compiled is remembered, too. Raises `DecodingError`."""
+        """Return a compiled schema. A schema that cannot be compiled is remembered, too. Raises `DecodingError`.
+
+        Threads that want the same schema wait for the one that compiles it, others do not.
+        """
         with self._lock:
-            found = self._compiled.get(schema_id)
-            if found is None:
+            slot = self._compiled.setdefault(schema_id, _Slot())
+            if len(self._compiled) > _COMPILED_MAX:
+                self._compiled.popitem(last=False)
+        with slot.lock:
+            if slot.found is None:
                 try:
-                    found = compile_schema()
+                    slot.found = compile_schema()
                 except DecodingError as error:
-                    found = error
-                self._compiled[schema_id] = found
-                if len(self._compiled) > _COMPILED_MAX:
-                    self._compiled.popitem(last=False)
+                    slot.found = error
+            found = slot.found
         if isinstance(found, DecodingError):
             raise DecodingError(str(found))
         return found
 
 
-def _by_file(schema: FileSchema, data: bytes, characters_max: int) -> Decoded:
+def _by_file(schema: FileSchema, data: bytes, characters_max: int, stream: Steps | None) -> Decoded:
     match schema.format:
         case "text":
             return as_text(data, characters_max)
@@ -238,11 +263,12 @@ def _by_file(schema: FileSchema, data: bytes, characters_max: int) -> Decoded:
         case "json" | "json-schema":
             return attrs.evolve(as_json(data, characters_max), format=schema.format)
     _refuse_large(data)
+    steps = steps_for(characters_max, stream)
     if schema.avro is not None:
-        return structured("avro", read_avro(schema.avro, data), data, characters_max)
+        return structured("avro", read_avro(schema.avro, data, steps), data, characters_max)
     assert schema.protobuf is not None
     message_type = schema.protobuf.named(schema.message)
-    return structured("protobuf", read_protobuf(message_type, data), data, characters_max)
+    return structured("protobuf", read_protobuf(message_type, data, steps), data, characters_max)
 
 
 def _refuse_large(data: bytes) -> None:

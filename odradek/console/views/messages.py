@@ -11,6 +11,7 @@ from odradek.cli.streams.record_format import json_line
 from odradek.client.admin.admin_offsets import OffsetSpan
 from odradek.client.shells.blocking import Client
 from odradek.console.decoding.decoded import FORMATS
+from odradek.console.decoding.steps import STREAM_STEPS_MAX, Steps
 from odradek.console.reading.found_records import Found, Tick
 from odradek.console.reading.newest import NewestSearch
 from odradek.console.reading.record_filters import PATTERN_CHARACTERS_MAX, RecordFilter, record_filter
@@ -152,11 +153,12 @@ def messages(session: Session, query: MessagesQuery, stream: EventStream) -> Non
         if query.tail:
             _begin_tail(spans)
         search = _Search(client, query, ranges, spans, fits)
+        steps = Steps(STREAM_STEPS_MAX, "this search has decoded as much as it may: open the record")
         told_at = time.monotonic()
         over_at = told_at + TAIL_SECONDS_MAX
         for item in search.run():
             if isinstance(item, Found):
-                stream.send("record", show(item, session.decoders, formats, LISTED_CHARACTERS_MAX))
+                stream.send("record", show(item, session.decoders, formats, LISTED_CHARACTERS_MAX, steps))
             if stream.is_over:
                 return
             if time.monotonic() - told_at > _PROGRESS_SECONDS:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from odradek.console.decoding.decoded import FORMATS
 from odradek.console.decoding.decoders import Decoders, DecodingSettings
-from odradek.console.decoding.protobuf_schema import compile_protobuf
+from odradek.console.decoding.protobuf_schema import ProtobufSchema, compile_protobuf
 from odradek.console.decoding.registry import ANSWER_SECONDS_MAX, RegistrySettings
+from odradek.console.decoding.steps import Steps
 from tests.console.decoding.schema_registry import SchemaRegistry
 
 PLAIN = Decoders(DecodingSettings())
@@ -225,6 +226,47 @@ def test_json_schema_by_registry(registry: SchemaRegistry) -> None:
     registry.add(30, "JSON", '{"type": "object"}')
     found = with_registry(registry).decode("docs", "value", framed(30, b'{"a": [1]}'))
     assert (found.format, found.text, found.schema_id) == ("json-schema", '{"a": [1]}', 30)
+
+
+def test_a_list_decodes_less_than_a_record(registry: SchemaRegistry) -> None:
+    """A value that would cost seconds is decoded only as a whole, and a stream has a limit for all its values."""
+    registry.add(31, "AVRO", '{"type": "array", "items": "null"}')
+    decoders = with_registry(registry)
+    bomb = framed(31, b"\xc0\xcf\x24\x00")  # 300,000 nulls
+    listed = decoders.decode("any", "value", bomb)
+    assert "open the record" in (listed.error or "")
+    assert decoders.decode("any", "value", bomb, characters_max=1 << 21).error is None
+    stream = Steps(250, "this search has decoded as much as it may")
+    small = framed(31, b"\xc8\x01\x00")  # 100 nulls
+    errors = [decoders.decode("any", "value", small, stream=stream).error for _ in range(3)]
+    assert errors == [None, None, "this search has decoded as much as it may"]
+
+
+def test_one_slow_schema_delays_no_other(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a schema is compiled, other schemas are compiled and used."""
+    registry.add(32, "PROTOBUF", COMMON)
+    registry.add(33, "AVRO", '"null"')
+    decoders = with_registry(registry)
+    began, may_end = threading.Event(), threading.Event()
+
+    def compile_slowly(*_: object) -> ProtobufSchema:
+        began.set()
+        may_end.wait(30)
+        return compile_protobuf(COMMON)
+
+    monkeypatch.setattr("odradek.console.decoding.decoders.compile_protobuf", compile_slowly)
+    slow = threading.Thread(target=decoders.decode, args=("any", "value", framed(32, b"\0")), daemon=True)
+    slow.start()
+    assert began.wait(30)
+    found: list[str | None] = []
+    quick = threading.Thread(
+        target=lambda: found.append(decoders.decode("any", "value", framed(33, b"")).text), daemon=True
+    )
+    quick.start()
+    quick.join(10)
+    assert found == ["null"]
+    may_end.set()
+    slow.join(30)
 
 
 def test_a_schema_that_is_missing_is_asked_for_once(registry: SchemaRegistry) -> None:
