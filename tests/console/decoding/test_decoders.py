@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 from odradek.console.decoding.decoded import FORMATS
 from odradek.console.decoding.decoders import Decoders, DecodingSettings
 from odradek.console.decoding.protobuf_schema import ProtobufSchema, compile_protobuf
-from odradek.console.decoding.registry import ANSWER_SECONDS_MAX, RegistrySettings
+from odradek.console.decoding.registry import (
+    ANSWER_SECONDS_MAX,
+    LOOK_UPS_AT_ONCE,
+    LOOK_UPS_PER_SECOND,
+    RegistrySettings,
+)
 from odradek.console.decoding.steps import Steps
 from tests.console.decoding.schema_registry import SchemaRegistry
 
@@ -293,7 +298,54 @@ def test_a_broken_registry_costs_little(registry: SchemaRegistry, fault: str) ->
             assert found.format == "hex"
             assert found.error
         assert time.monotonic() - began < ANSWER_SECONDS_MAX * 3
-        assert decoders.statistics()["registry_asked"] <= 1 + (fault == "redirect") * 10
+        assert decoders.statistics()["registry_asked"] <= 1 + (fault in ("redirect", "endless")) * 10
+
+
+def test_a_look_up_that_hangs_delays_no_known_schema(registry: SchemaRegistry) -> None:
+    """While the registry hangs for one id, another thread gets a schema that is remembered."""
+    registry.add(40, "AVRO", '"string"')
+    decoders = with_registry(registry)
+    assert decoders.decode("any", "value", framed(40, b"\x02a")).text == '"a"'
+    before = registry.requests
+    with registry.failing("hangs"):
+        hanging = threading.Thread(
+            target=decoders.decode, args=("any", "value", framed(41, b"x")), daemon=True
+        )
+        hanging.start()
+        while registry.requests == before:
+            time.sleep(0.01)
+        assert decoders.decode("any", "value", framed(40, b"\x02b")).text == '"b"'
+        assert hanging.is_alive()
+        hanging.join(30)
+
+
+@pytest.mark.parametrize("fault", ["endless", "refuses"])
+def test_one_refused_schema_hides_no_other(registry: SchemaRegistry, fault: str) -> None:
+    """A schema that is refused, or too large, is asked for once, and others are asked for nevertheless."""
+    registry.add(42, "AVRO", '"string"')
+    decoders = with_registry(registry)
+    before = registry.requests
+    with registry.failing(fault):
+        assert decoders.decode("any", "value", framed(43, b"x")).error
+    assert decoders.decode("any", "value", framed(42, b"\x02a")).text == '"a"'
+    assert decoders.decode("any", "value", framed(43, b"x")).error
+    assert registry.requests == before + 2
+
+
+def test_ids_that_do_not_exist_cost_bounded_look_ups(registry: SchemaRegistry) -> None:
+    """Records with many ids cost the registry a bounded number of requests, and drive out no schema."""
+    registry.add(44, "AVRO", '"string"')
+    decoders = with_registry(registry)
+    assert decoders.decode("any", "value", framed(44, b"\x02a")).text == '"a"'
+    before = registry.requests
+    began = time.monotonic()
+    errors = [decoders.decode("any", "value", framed(9000 + each, b"x")).error or "" for each in range(600)]
+    allowed = LOOK_UPS_AT_ONCE + LOOK_UPS_PER_SECOND * (time.monotonic() - began + 1)
+    assert registry.requests - before <= allowed
+    assert any("a second" in each for each in errors)
+    asked = registry.requests
+    assert decoders.decode("any", "value", framed(44, b"\x02a")).text == '"a"'
+    assert registry.requests == asked
 
 
 def test_hostile_schemas_are_errors(registry: SchemaRegistry) -> None:
