@@ -236,7 +236,7 @@ class Decoders:
     def _compiled_once(self, schema_id: int, compile_schema: Callable[[], _Compiled]) -> _Compiled:
         """Return a compiled schema. A schema that cannot be compiled is remembered, too. Raises `DecodingError`.
 
-        Threads that want the same schema wait for the one that compiles it, others do not.
+        Threads that want the same schema wait for the first of them. Other threads go on.
         """
         with self._lock:
             slot = self._compiled.setdefault(schema_id, _Slot())

@@ -14,7 +14,8 @@ Rules
 * Up to the last stable offset, only stable records are fetched, since the brokers then list aborted transactions.
   Beyond it, all records are fetched, and markers decide.
 * A batch that is damaged, or too large when decompressed, becomes one finding with a reason, and is passed over.
-* Budgets: bytes and seconds of a scan (without those in which its reader has the word), bytes that a round holds, bytes that a batch decompresses to.
+* The seconds in which the reader handles a finding do not count.
+* Budgets: bytes and seconds of a scan, bytes that a round holds, bytes that a batch decompresses to.
 """
 
 from __future__ import annotations

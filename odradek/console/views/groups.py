@@ -45,7 +45,7 @@ VIEW_SECONDS_MAX = 8.0
 _UNKNOWN = about("partitions whose lag is not known, since a broker or the group has not answered for them")
 _ID_MAX = 32_767
 _Offsets: TypeAlias = "Mapping[TopicPartition, int | None]"
-"""The committed offsets of a group; None is one that the group's coordinator has refused to report."""
+"""The committed offsets of a group; None: the coordinator has not reported it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -163,7 +163,7 @@ class _WholeLag(NamedTuple):
 
 
 def _summed(lags: Sequence[PartitionLag]) -> _WholeLag:
-    """Sum lags up. The sum is None if one is unknown; so is the time if a partition that lags has none."""
+    """Add lags up. The sum is None if one is unknown; so is the time if a partition that lags has none."""
     unknown = sum(_is_unknown(each) for each in lags)
     is_timed = not unknown and all(each.behind_ms is not None for each in lags if each.lag)
     behind = [each.behind_ms for each in lags if each.behind_ms is not None]

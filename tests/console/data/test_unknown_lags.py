@@ -100,7 +100,7 @@ def views(client: Client) -> list[tuple[int | None, int, int | None]]:
 def test_an_unknown_lag_is_no_lag_of_zero(
     client: Client, expected: tuple[int | None, int, int | None]
 ) -> None:
-    """A sum that lacks a partition is null, and so is a time that lacks one that is behind."""
+    """A sum that lacks a partition is null, and so is a time that lacks a partition."""
     assert views(client) == [expected] * 3
 
 
