@@ -89,7 +89,7 @@ def open_door(settings: ConsoleSettings, env: RealEnv, port: int, log: Log) -> O
     Raises `SettingsRefused`.
     """
     try:
-        shared, left = shared_parts(settings.client)
+        shared, left = shared_parts(settings.client, log)
     except ValueError as error:
         raise SettingsRefused(str(error)) from None
     properties = {"bootstrap.servers": settings.bootstrap, **left}

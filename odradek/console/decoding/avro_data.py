@@ -14,11 +14,10 @@ from struct import Struct
 
 from odradek.console.decoding.avro_schema import AvroType
 from odradek.console.decoding.decoded import DecodingError, Json
+from odradek.console.decoding.steps import Steps
 
 __all__ = ["read_avro"]
 
-STEPS_MAX = 2_000_000
-"""The most steps that one value may take. A step is a value, a byte of a text, or a character of a name."""
 DEPTH_MAX = 64
 _FLOAT, _DOUBLE = Struct("<f"), Struct("<d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -26,9 +25,9 @@ _DECIMAL_BYTES_MAX = 256
 _EXACT = Context(prec=1000)
 
 
-def read_avro(schema: AvroType, data: bytes) -> Json:
+def read_avro(schema: AvroType, data: bytes, steps: Steps | None = None) -> Json:
     """Read one value. Raises `DecodingError` if the bytes do not fit, or the value is too large to show."""
-    reader = _Reader(data)
+    reader = _Reader(data, steps or Steps())
     try:
         found = reader.read(schema, 0)
     except (IndexError, struct.error):
@@ -40,15 +39,15 @@ def read_avro(schema: AvroType, data: bytes) -> Json:
 
 
 class _Reader:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, steps: Steps) -> None:
         self._data = data
         self.position = 0
-        self._left = STEPS_MAX
+        self._steps = steps
 
     def read(self, schema: AvroType, depth: int) -> Json:
         if depth > DEPTH_MAX:
             raise DecodingError(f"the value is nested more than {DEPTH_MAX} levels deep")
-        self._spend(1)
+        self._steps.spend(1)
         match schema.kind:
             case "null":
                 return None
@@ -80,7 +79,7 @@ class _Reader:
     def _record(self, schema: AvroType, depth: int) -> Json:
         found: dict[str, Json] = {}
         for field in schema.fields:
-            self._spend(len(field.name))
+            self._steps.spend(len(field.name))
             found[field.name] = self.read(field.type, depth + 1)
         return found
 
@@ -108,16 +107,16 @@ class _Reader:
             # The size of the block in bytes follows, for readers that skip it.
             self._long()
             count = -count
-        if count > self._left:
-            raise DecodingError("the value has more elements than can be shown")
-        self._spend(1)
+        if count > self._steps.left:
+            raise DecodingError(self._steps.reason)
+        self._steps.spend(1)
         return count
 
     def _symbol(self, schema: AvroType) -> str:
         index = self._long()
         if not 0 <= index < len(schema.symbols):
             raise DecodingError(f"the enum has no symbol {index}")
-        self._spend(len(schema.symbols[index]))
+        self._steps.spend(len(schema.symbols[index]))
         return schema.symbols[index]
 
     def _branch(self, schema: AvroType) -> AvroType:
@@ -155,15 +154,10 @@ class _Reader:
         end = self.position + count
         if end > len(self._data):
             raise IndexError
-        self._spend(count)
+        self._steps.spend_bytes(count)
         found = self._data[self.position : end]
         self.position = end
         return found
-
-    def _spend(self, steps: int) -> None:
-        self._left -= steps
-        if self._left < 0:
-            raise DecodingError("the value is too large to show")
 
 
 _TICKS = {

@@ -7,7 +7,8 @@ A reader may ask for one format. Otherwise they are tried in this order:
 3. the schema of the registry that the bytes name;
 4. JSON, text, hexadecimal digits.
 
-If a schema does not fit, the bytes are shown in the last way, with the reason.
+If a schema does not fit, the bytes are shown in the last way, with the reason. The same holds for a bug of a decoder,
+since a hostile record must not end the search of its reader. The first bug is logged with its traceback.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from odradek.console.decoding.protobuf_data import read_message_path, read_proto
 from odradek.console.decoding.protobuf_schema import ProtobufSchema, compile_protobuf
 from odradek.console.decoding.registry import RegisteredSchema, Registry, RegistrySettings
 from odradek.console.decoding.schema_files import FileSchema, SchemaFiles
+from odradek.console.decoding.steps import Steps, steps_for
+from odradek.env.ports import Log
 
 __all__ = ["Decoders", "DecodingSettings"]
 
@@ -56,22 +59,33 @@ class DecodingSettings:
     """The file that gives topics their schemas: see `schema_files.py`."""
 
 
+@attrs.define(eq=False)
+class _Slot:
+    """A compiled schema, or the reason why there is none, and the lock of the thread that compiles it."""
+
+    lock: threading.Lock = attrs.field(factory=threading.Lock)
+    found: _Compiled | DecodingError | None = None
+
+
 class Decoders:
     """All decoders of a console. Methods may be called from any thread."""
 
-    def __init__(self, settings: DecodingSettings) -> None:
-        """Read the file of schemas. Raises `ValueError` if it, or the address of the registry, is wrong."""
+    def __init__(self, settings: DecodingSettings, log: Log | None = None) -> None:
+        """Read the file of schemas. The first bug goes to `log`. Raises `ValueError` if it, or the address of the registry, is wrong."""
         self._files = SchemaFiles(settings.schemas_file)
         self._registry = None if settings.registry is None else Registry(settings.registry)
+        self._log = log
+        self._bugs = 0
         self._lock = threading.Lock()
-        self._compiled: OrderedDict[int, _Compiled | DecodingError] = OrderedDict()
+        self._compiled: OrderedDict[int, _Slot] = OrderedDict()
 
     def statistics(self) -> dict[str, int]:
-        """Return counters by name: compiled schemas, and those of the registry's client."""
+        """Return counters by name: compiled schemas, bugs of decoders, and those of the registry's client."""
         counts = {} if self._registry is None else self._registry.statistics()
         return {
             **{f"registry_{name}": count for name, count in counts.items()},
             "compiled": len(self._compiled),
+            "bugs": self._bugs,
         }
 
     def key_and_value(
@@ -81,10 +95,11 @@ class Decoders:
         value: bytes | None,
         formats: tuple[str, str] = ("auto", "auto"),
         characters_max: int = 4096,
+        stream: Steps | None = None,
     ) -> tuple[Decoded, Decoded]:
-        """Show key and value of a record. `formats` has a format of `FORMATS` for each."""
+        """Show key and value of a record. `formats` has a format of `FORMATS` for each. `stream` limits the work."""
         if topic in INTERNAL_TOPICS and any(each in ("auto", "internal") for each in formats):
-            internal = _internal(topic, key, value, characters_max)
+            internal = self._internal(topic, key, value, characters_max)
         else:
             internal = (None, None)
         shown = []
@@ -92,20 +107,54 @@ class Decoders:
             if found is not None and form in ("auto", "internal"):
                 shown.append(found)
             else:
-                shown.append(self.decode(topic, part, data, form, characters_max))
+                shown.append(self.decode(topic, part, data, form, characters_max, stream))
         return shown[0], shown[1]
 
     def decode(
-        self, topic: str, part: str, data: bytes | None, form: str = "auto", characters_max: int = 4096
+        self,
+        topic: str,
+        part: str,
+        data: bytes | None,
+        form: str = "auto",
+        characters_max: int = 4096,
+        stream: Steps | None = None,
     ) -> Decoded:
         """Show a key (`part` is "key") or a value ("value"). Bytes that cannot be decoded have an `error`."""
         if data is None:
             return as_null()
         try:
-            return self._decode(topic, part, data, form, characters_max)
+            return self._decode(topic, part, data, form, characters_max, stream)
         except DecodingError as error:
             found = plain(data, characters_max, error=str(error))
-            return attrs.evolve(found, schema_id=self._schema_id(data))
+        except Exception:  # noqa: BLE001 - `_report_bug` logs it
+            found = plain(data, characters_max, error=self._report_bug())
+        return attrs.evolve(found, schema_id=self._schema_id(data))
+
+    def _report_bug(self) -> str:
+        """Log the exception that is being handled, if it is the first one. Return the sentence for readers."""
+        self._bugs += 1
+        if self._bugs == 1 and self._log is not None:
+            self._log.exception("console.decoder_bug")
+        return "a decoder has a bug here; the console's log has more about the first such bug"
+
+    def _internal(
+        self, topic: str, key: bytes | None, value: bytes | None, characters_max: int
+    ) -> tuple[Decoded | None, Decoded | None]:
+        try:
+            shown_key, shown_value = internal_record(topic, key, value)
+        except DecodingError as error:
+            reason = str(error)
+        except Exception:  # noqa: BLE001 - `_report_bug` logs it
+            reason = self._report_bug()
+        else:
+            return (
+                structured("internal", shown_key, key or b"", characters_max),
+                as_null() if value is None else structured("internal", shown_value, value, characters_max),
+            )
+        first, second = (
+            as_null() if data is None else plain(data, characters_max, error=reason) for data in (key, value)
+        )
+        return first, second
 
     def is_structured(self, topic: str, data: bytes | None) -> bool:
         """True if a schema decides how the value is shown, so that its bytes are not what a reader sees."""
@@ -115,7 +164,9 @@ class Decoders:
             or self._schema_id(data) is not None
         )
 
-    def _decode(self, topic: str, part: str, data: bytes, form: str, characters_max: int) -> Decoded:
+    def _decode(
+        self, topic: str, part: str, data: bytes, form: str, characters_max: int, stream: Steps | None
+    ) -> Decoded:
         match form:
             case "text":
                 return as_text(data, characters_max)
@@ -127,10 +178,10 @@ class Decoders:
                 raise DecodingError(f"{topic} is no internal topic")
         by_file = self._files.schema_of(topic, part)
         if by_file is not None and form in ("auto", by_file.format):
-            return _by_file(by_file, data, characters_max)
+            return _by_file(by_file, data, characters_max, stream)
         schema_id = self._schema_id(data)
         if schema_id is not None and self._registry is not None:
-            return self._by_registry(schema_id, data, form, characters_max)
+            return self._by_registry(schema_id, data, form, characters_max, stream)
         if form != "auto":
             raise DecodingError(
                 f"no schema is known: the {part} names none of the registry, and no file gives one"
@@ -145,7 +196,9 @@ class Decoders:
             return None
         return int.from_bytes(data[1:_FRAME_SIZE], "big")
 
-    def _by_registry(self, schema_id: int, data: bytes, form: str, characters_max: int) -> Decoded:
+    def _by_registry(
+        self, schema_id: int, data: bytes, form: str, characters_max: int, stream: Steps | None
+    ) -> Decoded:
         assert self._registry is not None
         registered = self._registry.schema(schema_id)
         kind = {"JSON": "json-schema"}.get(registered.kind, registered.kind.lower())
@@ -155,12 +208,13 @@ class Decoders:
             found = as_json(data[_FRAME_SIZE:], characters_max)
             return attrs.evolve(found, format=kind, schema_id=schema_id, size_bytes=len(data))
         _refuse_large(data)
+        steps = steps_for(characters_max, stream)
         if kind == "avro":
-            value = read_avro(self._avro_schema(schema_id, registered), data[_FRAME_SIZE:])
+            value = read_avro(self._avro_schema(schema_id, registered), data[_FRAME_SIZE:], steps)
         elif kind == "protobuf":
             protobuf = self._protobuf_schema(schema_id, registered)
             path, position = read_message_path(data, _FRAME_SIZE)
-            value = read_protobuf(protobuf.at(path), data[position:])
+            value = read_protobuf(protobuf.at(path), data[position:], steps)
         else:
             raise DecodingError(
                 f"schema {schema_id} is of the kind {kind[:40]}, which the console cannot read"
@@ -180,23 +234,27 @@ class Decoders:
         return found
 
     def _compiled_once(self, schema_id: int, compile_schema: Callable[[], _Compiled]) -> _Compiled:
-        """Return a compiled schema. A schema that cannot be compiled is remembered, too. Raises `DecodingError`."""
+        """Return a compiled schema. A schema that cannot be compiled is remembered, too. Raises `DecodingError`.
+
+        Threads that want the same schema wait for the first of them. Other threads go on.
+        """
         with self._lock:
-            found = self._compiled.get(schema_id)
-            if found is None:
+            slot = self._compiled.setdefault(schema_id, _Slot())
+            if len(self._compiled) > _COMPILED_MAX:
+                self._compiled.popitem(last=False)
+        with slot.lock:
+            if slot.found is None:
                 try:
-                    found = compile_schema()
+                    slot.found = compile_schema()
                 except DecodingError as error:
-                    found = error
-                self._compiled[schema_id] = found
-                if len(self._compiled) > _COMPILED_MAX:
-                    self._compiled.popitem(last=False)
+                    slot.found = error
+            found = slot.found
         if isinstance(found, DecodingError):
             raise DecodingError(str(found))
         return found
 
 
-def _by_file(schema: FileSchema, data: bytes, characters_max: int) -> Decoded:
+def _by_file(schema: FileSchema, data: bytes, characters_max: int, stream: Steps | None) -> Decoded:
     match schema.format:
         case "text":
             return as_text(data, characters_max)
@@ -205,27 +263,12 @@ def _by_file(schema: FileSchema, data: bytes, characters_max: int) -> Decoded:
         case "json" | "json-schema":
             return attrs.evolve(as_json(data, characters_max), format=schema.format)
     _refuse_large(data)
+    steps = steps_for(characters_max, stream)
     if schema.avro is not None:
-        return structured("avro", read_avro(schema.avro, data), data, characters_max)
+        return structured("avro", read_avro(schema.avro, data, steps), data, characters_max)
     assert schema.protobuf is not None
     message_type = schema.protobuf.named(schema.message)
-    return structured("protobuf", read_protobuf(message_type, data), data, characters_max)
-
-
-def _internal(
-    topic: str, key: bytes | None, value: bytes | None, characters_max: int
-) -> tuple[Decoded | None, Decoded | None]:
-    try:
-        shown_key, shown_value = internal_record(topic, key, value)
-    except DecodingError as error:
-        return tuple(
-            as_null() if data is None else plain(data, characters_max, error=str(error))
-            for data in (key, value)
-        )  # type: ignore[return-value] # there are two
-    return (
-        structured("internal", shown_key, key or b"", characters_max),
-        as_null() if value is None else structured("internal", shown_value, value, characters_max),
-    )
+    return structured("protobuf", read_protobuf(message_type, data, steps), data, characters_max)
 
 
 def _refuse_large(data: bytes) -> None:

@@ -11,6 +11,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING
 
 from odradek.console.decoding.decoded import DecodingError, Json
+from odradek.console.decoding.steps import Steps
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FieldDescriptor
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["read_message_path", "read_protobuf"]
 
-STEPS_MAX = 2_000_000
-"""The most steps that one message may take. A step is a value, a byte of a text, or a character of a name."""
 _PATH_MAX = 32
 _MOMENTS = ("google.protobuf.Timestamp", "google.protobuf.Duration")
 
@@ -42,7 +41,7 @@ def read_message_path(data: bytes, position: int) -> tuple[list[int], int]:
     return path, position
 
 
-def read_protobuf(message_type: type[Message], data: bytes) -> Json:
+def read_protobuf(message_type: type[Message], data: bytes, steps: Steps | None = None) -> Json:
     """Read one message. Raises `DecodingError` if the bytes do not fit, or the message is too large to show."""
     from google.protobuf.message import DecodeError
 
@@ -50,20 +49,32 @@ def read_protobuf(message_type: type[Message], data: bytes) -> Json:
         message = message_type.FromString(data)
     except DecodeError as error:
         raise DecodingError(f"the bytes do not fit the Protobuf schema: {error}") from None
-    return _Writer().message(message)
+    return _Writer(steps or Steps()).message(message)
+
+
+def _moment(message: Message) -> str | None:
+    """Write a moment or a duration as ISO 8601. None: it is beyond the calendar, or the schema defines it otherwise."""
+    try:
+        return str(message.ToJsonString())
+    except (ValueError, OverflowError, TypeError, AttributeError):
+        return None
 
 
 class _Writer:
-    def __init__(self) -> None:
-        self._left = STEPS_MAX
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
 
     def message(self, message: Message) -> Json:
-        self._spend(1)
-        if message.DESCRIPTOR.full_name in _MOMENTS:
-            return str(message.ToJsonString())
+        self._steps.spend(1)
+        # A field may have the name of a method, so methods are those of the class.
+        message_type = type(message)
+        if message_type.DESCRIPTOR.full_name in _MOMENTS:
+            moment = _moment(message)
+            if moment is not None:
+                return moment
         found: dict[str, Json] = {}
-        for field, value in message.ListFields():
-            self._spend(len(field.name))
+        for field, value in message_type.ListFields(message):
+            self._steps.spend(len(field.name))
             if field.message_type is not None and field.message_type.GetOptions().map_entry:
                 entry = field.message_type.fields_by_name["value"]
                 found[field.name] = {self._name(key): self._single(entry, value[key]) for key in value}
@@ -75,29 +86,24 @@ class _Writer:
 
     def _name(self, key: str | int | bool) -> str:
         name = key if isinstance(key, str) else str(key).lower()
-        self._spend(len(name))
+        self._steps.spend(len(name))
         return name
 
     def _single(self, field: FieldDescriptor, value: Message | bytes | str | bool | int | float) -> Json:
-        self._spend(1)
+        self._steps.spend(1)
         if isinstance(value, bytes):
-            self._spend(len(value))
+            self._steps.spend_bytes(len(value))
             return b64encode(value).decode()
         if isinstance(value, str):
-            self._spend(len(value))
+            self._steps.spend_bytes(len(value))
             return value
         if field.enum_type is not None and isinstance(value, int):
             symbol = field.enum_type.values_by_number.get(value)
-            self._spend(0 if symbol is None else len(symbol.name))
+            self._steps.spend(0 if symbol is None else len(symbol.name))
             return value if symbol is None else str(symbol.name)
         if isinstance(value, bool | int | float):
             return value
         return self.message(value)
-
-    def _spend(self, steps: int) -> None:
-        self._left -= steps
-        if self._left < 0:
-            raise DecodingError("the message is too large to show")
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

@@ -72,13 +72,18 @@ def compile_protobuf(text: str, imports: Mapping[str, str] | None = None) -> Pro
     for name in files:
         if len(name) > _NAME_MAX or not _NAME.fullmatch(name):
             raise DecodingError(f"the Protobuf schema imports {name[:100]!r}, which is no name of a file")
-    with tempfile.TemporaryDirectory(prefix="odradek-console-") as directory:
-        root = Path(directory)
-        for name, content in files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, encoding="utf-8", errors="replace")
-        return _read(_compiled(root))
+    try:
+        with tempfile.TemporaryDirectory(prefix="odradek-console-") as directory:
+            root = Path(directory)
+            for name, content in files.items():
+                path = root / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(content, encoding="utf-8", errors="replace")
+            compiled = _compiled(root)
+    except OSError as error:
+        # One import may have the name of another one's directory, or the disk may be full.
+        raise DecodingError(f"the Protobuf schema cannot be compiled: {error.strerror}") from None
+    return _read(compiled)
 
 
 def _compiled(root: Path) -> bytes:
@@ -102,14 +107,15 @@ def _compiled(root: Path) -> bytes:
 def _read(data: bytes) -> ProtobufSchema:
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+        from google.protobuf.message import DecodeError
     except ImportError:
         raise DecodingError("protobuf is not installed (pip install 'odradek[console-protobuf]')") from None
     pool = descriptor_pool.DescriptorPool()
-    described = descriptor_pb2.FileDescriptorSet.FromString(data)
     try:
+        described = descriptor_pb2.FileDescriptorSet.FromString(data)
         for file in described.file:
             pool.AddSerializedFile(file.SerializeToString())
-    except TypeError as error:
+    except (TypeError, ValueError, DecodeError) as error:
         raise DecodingError(f"the Protobuf schema cannot be used: {error}") from None
     main = next(file for file in described.file if file.name == _MAIN)
     messages: dict[str, type[Message]] = {}

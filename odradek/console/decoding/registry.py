@@ -2,7 +2,8 @@
 
 The registry may hang, or answer garbage. So each look-up has one deadline for the whole exchange, and a limit
 of bytes. After a failure, the registry is left alone for some seconds, and views go on.
-Records may name many ids that do not exist, so refusals are remembered, too.
+Records may name many ids that do not exist, so refusals are remembered, too, and look-ups have a limit per second. No
+thread waits for the look-up of another id.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 import time
 from base64 import b64encode
 from collections import OrderedDict
+from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
 import attrs
@@ -31,8 +33,16 @@ MISSING_SECONDS = 30.0
 """The time for which it is remembered that the registry lacks a schema."""
 SCHEMAS_MAX = 500
 """The most answers that are remembered."""
+REFUSED_MAX = 5000
+"""The most ids of which it is remembered that the registry lacks or refuses them."""
+LOOK_UPS_PER_SECOND = 20
+LOOK_UPS_AT_ONCE = 100
+"""The most look-ups after a time without any."""
+_DOWN = frozenset({401, 407, 408, 429})
+"""The statuses of HTTP from 400 to 499 that say something about the registry, not about a schema."""
 _REFERENCES_MAX = 32
 _RECEIVE_BYTES = 64 * 1024
+_T = TypeVar("_T")
 
 
 @attrs.frozen
@@ -62,7 +72,15 @@ class _Down(DecodingError):
 
 
 class _Missing(DecodingError):
-    """The registry does not have this."""
+    """The registry does not have this, refuses it, or has too much of it."""
+
+
+@attrs.define(eq=False)
+class _Asking:
+    """The lock of the thread that asks for an id, and the number of threads that hold it or wait for it."""
+
+    lock: threading.Lock = attrs.field(factory=threading.Lock)
+    threads: int = 0
 
 
 class Registry:
@@ -86,50 +104,92 @@ class Registry:
                 ("Authorization", f"Basic {b64encode(settings.user_info.encode()).decode()}")
             )
         self._lock = threading.Lock()
-        self._known: OrderedDict[int, RegisteredSchema | tuple[float, str]] = OrderedDict()
+        self._known: OrderedDict[int, RegisteredSchema] = OrderedDict()
+        self._refused: OrderedDict[int, tuple[float, str]] = OrderedDict()
+        """Until when an id is not asked for again, and the reason. Ids of hostile records drive out no schema."""
+        self._asking: dict[int, _Asking] = {}
+        self._turns = float(LOOK_UPS_AT_ONCE)
+        self._turns_at = time.monotonic()
         self._rests_until = 0.0
         self._failure = ""
         self._counts = {"asked": 0, "failed": 0}
 
     def statistics(self) -> dict[str, int]:
-        """Return counters by name: look-ups at the registry, those that failed, and remembered answers."""
+        """Return counters by name: requests to the registry, failures, remembered answers, and refusals."""
         with self._lock:
-            return {**self._counts, "known": len(self._known)}
+            return {**self._counts, "known": len(self._known), "refused": len(self._refused)}
 
     def schema(self, schema_id: int) -> RegisteredSchema:
         """Return a schema with all that it uses. Raises `DecodingError` with the reason.
 
-        Only one thread asks at a time. The others wait for it, for at most the time of its look-ups.
+        One thread asks for an id. Others that want it wait, for at most the time of its look-ups.
         """
         with self._lock:
-            known = self._known.get(schema_id)
-            if isinstance(known, RegisteredSchema):
-                self._known.move_to_end(schema_id)
-                return known
-            now = time.monotonic()
-            if known is not None and now < known[0]:
-                raise DecodingError(known[1])
-            if now < self._rests_until:
-                raise DecodingError(self._failure)
-            deadline = now + ANSWER_SECONDS_MAX
+            found = self._remembered(schema_id)
+            if found is not None:
+                return found
+            slot = self._asking.setdefault(schema_id, _Asking())
+            slot.threads += 1
+        try:
+            if not slot.lock.acquire(timeout=ANSWER_SECONDS_MAX):
+                raise DecodingError("the schema registry is being asked for this schema")
             try:
-                found = self._look_up(schema_id, deadline)
-            except _Down as error:
+                return self._asked(schema_id)
+            finally:
+                slot.lock.release()
+        finally:
+            with self._lock:
+                slot.threads -= 1
+                if slot.threads == 0:
+                    del self._asking[schema_id]
+
+    def _remembered(self, schema_id: int) -> RegisteredSchema | None:
+        """Return the schema if it is known. Raises `DecodingError` if it is known that it cannot be had now."""
+        found = self._known.get(schema_id)
+        if found is not None:
+            self._known.move_to_end(schema_id)
+            return found
+        now = time.monotonic()
+        until, reason = self._refused.get(schema_id, (0.0, ""))
+        if now < until:
+            raise DecodingError(reason)
+        if now < self._rests_until:
+            raise DecodingError(self._failure)
+        return None
+
+    def _asked(self, schema_id: int) -> RegisteredSchema:
+        """Ask the registry, unless another thread has done so meanwhile. No lock of all threads is held."""
+        with self._lock:
+            found = self._remembered(schema_id)
+            if found is not None:
+                return found
+            self._take_turn()
+        try:
+            found = self._look_up(schema_id, time.monotonic() + ANSWER_SECONDS_MAX)
+        except _Down as error:
+            with self._lock:
                 self._counts["failed"] += 1
                 self._rests_until = time.monotonic() + REST_SECONDS
                 self._failure = str(error)
-                raise
-            except DecodingError as error:
-                self._keep(schema_id, (time.monotonic() + MISSING_SECONDS, str(error)))
-                raise
-            self._keep(schema_id, found)
-            return found
+            raise
+        except DecodingError as error:
+            with self._lock:
+                _keep(self._refused, schema_id, (time.monotonic() + MISSING_SECONDS, str(error)), REFUSED_MAX)
+            raise
+        with self._lock:
+            _keep(self._known, schema_id, found, SCHEMAS_MAX)
+        return found
 
-    def _keep(self, schema_id: int, found: RegisteredSchema | tuple[float, str]) -> None:
-        self._known[schema_id] = found
-        self._known.move_to_end(schema_id)
-        if len(self._known) > SCHEMAS_MAX:
-            self._known.popitem(last=False)
+    def _take_turn(self) -> None:
+        """Count a look-up. Raises `DecodingError` if there were too many in a short time."""
+        now = time.monotonic()
+        self._turns = min(LOOK_UPS_AT_ONCE, self._turns + (now - self._turns_at) * LOOK_UPS_PER_SECOND)
+        self._turns_at = now
+        if self._turns < 1:
+            raise DecodingError(
+                f"the schema registry is asked for at most {LOOK_UPS_PER_SECOND} schemas a second: try again"
+            )
+        self._turns -= 1
 
     def _look_up(self, schema_id: int, deadline: float) -> RegisteredSchema:
         answer = self._ask(f"/schemas/ids/{schema_id}", deadline)
@@ -153,7 +213,8 @@ class Registry:
             found[name] = _text_of(used)
 
     def _ask(self, path: str, deadline: float) -> dict[str, Json]:
-        self._counts["asked"] += 1
+        with self._lock:
+            self._counts["asked"] += 1
         try:
             status, body = self._exchange(path, deadline)
         except (OSError, h11.RemoteProtocolError, h11.LocalProtocolError) as error:
@@ -163,6 +224,8 @@ class Registry:
             ) from None
         if status == 404:
             raise _Missing(f"the schema registry does not have {path}")
+        if 400 <= status < 500 and status not in _DOWN:
+            raise _Missing(f"the schema registry refuses {path} with the status {status}")
         if status != 200:
             raise _Down(f"the schema registry answers {path} with the status {status}")
         try:
@@ -173,18 +236,43 @@ class Registry:
             raise _Down(f"the schema registry answers {path} with something that is no schema")
         return document
 
+    def _connected(self, deadline: float) -> socket.socket:
+        """Connect to the first address that accepts. All of them share the deadline. Raises `OSError`."""
+        failure = OSError("its name has no address")
+        for family, kind, number, _, address in socket.getaddrinfo(
+            self._host, self._port, type=socket.SOCK_STREAM
+        ):
+            plain = socket.socket(family, kind, number)
+            try:
+                plain.settimeout(_left(deadline))
+                plain.connect(address)
+            except OSError as error:
+                plain.close()
+                failure = error
+            else:
+                return plain
+        raise failure
+
     def _exchange(self, path: str, deadline: float) -> tuple[int, bytes]:
         """Do one exchange of HTTP. Raises `OSError`, and h11's errors."""
         machine = h11.Connection(h11.CLIENT)
-        with socket.create_connection((self._host, self._port), timeout=_left(deadline)) as plain:
+        with self._connected(deadline) as plain:
             plain.settimeout(_left(deadline))
             stream = plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=self._host)
             with stream:
                 request = h11.Request(
                     method="GET", target=self._path + path, headers=[*self._headers, ("Connection", "close")]
                 )
+                stream.settimeout(_left(deadline))
                 stream.sendall((machine.send(request) or b"") + (machine.send(h11.EndOfMessage()) or b""))
                 return _response(stream, machine, deadline)
+
+
+def _keep(kept: OrderedDict[int, _T], schema_id: int, found: _T, most: int) -> None:
+    kept[schema_id] = found
+    kept.move_to_end(schema_id)
+    if len(kept) > most:
+        kept.popitem(last=False)
 
 
 def _response(stream: socket.socket, machine: h11.Connection, deadline: float) -> tuple[int, bytes]:
@@ -199,7 +287,7 @@ def _response(stream: socket.socket, machine: h11.Connection, deadline: float) -
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > ANSWER_BYTES_MAX:
-                raise OSError(f"its answer has more than {ANSWER_BYTES_MAX >> 20} MiB")
+                raise _Missing(f"the schema registry's answer has more than {ANSWER_BYTES_MAX >> 20} MiB")
         elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
             return status, bytes(body)
 

@@ -3,13 +3,18 @@
 The end of each partition is read first: a window of offsets. A partition whose window lies wholly among the newest
 records may have more of them. So the window before it is read, too, and so on. Windows grow, because a filter may
 pass few records.
+
+Clocks of producers differ, so times in a partition need not grow with its offsets. A page takes the end of each
+partition without a gap, since the next page begins at one offset. So a record is as old as the oldest one behind it.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from math import inf
 from typing import TypeAlias
 
 import attrs
@@ -28,12 +33,51 @@ MakeScan: TypeAlias = "Callable[[Mapping[int, Span]], Scan]"
 
 @attrs.define
 class _Window:
-    """The last window of a partition: its offsets, and the time of the oldest finding in it."""
+    """The last window of a partition: its offsets."""
 
     low: int
     high: int
     size: int
-    oldest_ms: int | None = None
+
+
+@attrs.define
+class _Ending:
+    """The newest findings of a partition without a gap: those of the window that is read, and those behind it."""
+
+    read: deque[Found] = attrs.field(factory=deque)
+    behind: deque[Found] = attrs.field(factory=deque)
+    oldest_ms: float = inf
+    """The time of the oldest finding that was seen."""
+    is_cut: bool = False
+    """True once older findings had to give way, so that none before them may be added."""
+
+    def add(self, item: Found) -> None:
+        """Add the next finding of the window that is read."""
+        self.read.append(item)
+        self.oldest_ms = _older(self.oldest_ms, item)
+
+    def end_window(self) -> None:
+        """Note that the window has been read."""
+        self.behind.extendleft(reversed(self.read))
+        self.read.clear()
+
+    def ages(self) -> Iterator[float]:
+        """Yield the time that counts for each finding, from the last one on: it never grows."""
+        time_ms = inf
+        for found in chain(reversed(self.behind), reversed(self.read)):
+            time_ms = _older(time_ms, found)
+            yield time_ms
+
+    def keep(self, count: int) -> None:
+        """Keep the last findings only."""
+        for _ in range(len(self.read) + len(self.behind) - count):
+            (self.read or self.behind).popleft()
+            self.is_cut = True
+
+
+def _older(time_ms: float, found: Found) -> float:
+    # A damaged place may have no time.
+    return time_ms if found.failure is not None and found.time_ms < 0 else min(time_ms, found.time_ms)
 
 
 class NewestSearch:
@@ -57,7 +101,10 @@ class NewestSearch:
                 self.failures[index] = span.failure
             elif span.end is not None:
                 self._windows[index] = _Window(max(span.end - size, self._starts[index]), span.end, size)
-        self._newest: list[tuple[int, int, int, Found]] = []
+        self._endings = {index: _Ending() for index in self._windows}
+        self._held = 0
+        self._least_ms = -inf
+        """The time that counts for the last of the newest findings, once there are enough."""
         self.progress = Progress()
         self.reason = "end"
         """Why the search has ended: limit, end, budget, or failed."""
@@ -65,9 +112,10 @@ class NewestSearch:
     @property
     def places(self) -> dict[int, int]:
         """The offset of each partition before which older records lie, for the next page."""
-        before = {index: window.high for index, window in self._windows.items()}
-        for _, partition, offset, _ in self._newest:
-            before[partition] = min(before[partition], offset)
+        before = {}
+        for index, window in self._windows.items():
+            shown = self._endings[index].behind
+            before[index] = shown[0].offset if shown else window.high
         return {index: offset for index, offset in before.items() if offset > self._starts[index]}
 
     def run(self) -> Iterator[Found | Tick]:
@@ -77,7 +125,7 @@ class NewestSearch:
         ends = {index: each.high for index, each in self._windows.items()}
         while pending:
             scan = self._make_scan({index: Span(each.low, each.high) for index, each in pending.items()})
-            yield from self._read(scan, pending)
+            yield from self._read(scan)
             pending = {index: each for index, each in pending.items() if self._may_have_more(index, each)}
             if not pending:
                 break
@@ -94,12 +142,12 @@ class NewestSearch:
             window.high = ends[index]
         if self.failures:
             self.reason = "failed"
-        elif len(self._newest) >= self._count:
+        elif self._held >= self._count:
             self.reason = "limit"
-        for *_, found in sorted(self._newest, key=lambda each: each[:3], reverse=True):
-            yield found
+        found = [each for ending in self._endings.values() for each in ending.behind]
+        yield from sorted(found, key=lambda each: (each.time_ms, each.partition, each.offset), reverse=True)
 
-    def _read(self, scan: Scan, windows: Mapping[int, _Window]) -> Iterator[Tick]:
+    def _read(self, scan: Scan) -> Iterator[Tick]:
         scanned, scanned_bytes = self.progress.scanned, self.progress.scanned_bytes
         for item in scan.run(1 << 62):
             self.progress.scanned = scanned + scan.progress.scanned
@@ -107,23 +155,37 @@ class NewestSearch:
             if isinstance(item, Tick):
                 yield item
                 continue
-            window = windows[item.partition]
-            if window.oldest_ms is None or item.time_ms < window.oldest_ms:
-                window.oldest_ms = item.time_ms
-            entry = (item.time_ms, item.partition, item.offset, item)
-            if len(self._newest) < self._count:
-                heapq.heappush(self._newest, entry)
-            else:
-                heapq.heappushpop(self._newest, entry)
-            self.progress.found = len(self._newest)
+            self._endings[item.partition].add(item)
+            self._held += 1
+            if self._held > 2 * self._count:
+                self._keep_newest()
+            self.progress.found = min(self._held, self._count)
+        for index in scan.spans:
+            self._endings[index].end_window()
+        self._keep_newest()
         for index, span in scan.spans.items():
             if span.failure is not None:
                 self.failures[index] = span.failure
+
+    def _keep_newest(self) -> None:
+        """Keep only as many findings as are wanted: of each partition the last ones, without a gap."""
+        ages = [
+            (time_ms, index, -number)
+            for index, ending in self._endings.items()
+            for number, time_ms in enumerate(ending.ages())
+        ]
+        ages.sort(reverse=True)
+        kept = Counter(index for _, index, _ in ages[: self._count])
+        for index, ending in self._endings.items():
+            ending.keep(kept[index])
+        self._held = kept.total()
+        self._least_ms = ages[self._held - 1][0] if self._held >= self._count else -inf
 
     def _may_have_more(self, index: int, window: _Window) -> bool:
         """True if records before the window may belong to the newest."""
         if window.low <= self._starts[index] or index in self.failures:
             return False
-        if len(self._newest) < self._count:
-            return True
-        return window.oldest_ms is not None and window.oldest_ms > self._newest[0][0]
+        ending = self._endings[index]
+        if ending.is_cut:
+            return False
+        return self._held < self._count or self._least_ms < ending.oldest_ms < inf

@@ -14,6 +14,7 @@ Rules
 * Up to the last stable offset, only stable records are fetched, since the brokers then list aborted transactions.
   Beyond it, all records are fetched, and markers decide.
 * A batch that is damaged, or too large when decompressed, becomes one finding with a reason, and is passed over.
+* The seconds in which the reader handles a finding do not count.
 * Budgets: bytes and seconds of a scan, bytes that a round holds, bytes that a batch decompresses to.
 """
 
@@ -114,6 +115,7 @@ class Scan:
         self._with_markers = with_markers and fits is None
         self._bytes_max = bytes_max
         self._seconds_max = seconds_max
+        self._seconds = 0.0
         self._open = OpenTransactions(client)
         self._next = 0
         self.progress = Progress()
@@ -122,7 +124,6 @@ class Scan:
 
     def run(self, limit: int) -> Iterator[Found | Tick]:
         """Yield findings, at most `limit`, and ticks between them. Raises `KafkaError`, `ClientError`."""
-        deadline = time.monotonic() + self._seconds_max
         while True:
             pending = [index for index, span in sorted(self.spans.items()) if not span.is_done]
             if not pending:
@@ -132,13 +133,23 @@ class Scan:
                 self.reason = "limit"
                 return
             is_endless = any(self.spans[index].end is None for index in pending)
-            is_too_much = not is_endless and self.progress.scanned_bytes >= self._bytes_max
-            if is_too_much or time.monotonic() > deadline:
+            if not is_endless and (
+                self._seconds > self._seconds_max or self.progress.scanned_bytes >= self._bytes_max
+            ):
                 self.reason = "budget"
                 return
             most = min(limit - self.progress.found, ROUND_RECORDS_MAX)
-            yield from self._round(self._chosen(pending), most, is_endless)
+            yield from self._timed(self._round(self._chosen(pending), most, is_endless))
             yield Tick()
+
+    def _timed(self, items: Iterator[Found | Tick]) -> Iterator[Found | Tick]:
+        """Pass items on, and add the time of the work for them. What the reader does with an item does not count."""
+        began = time.monotonic()
+        for item in items:
+            self._seconds += time.monotonic() - began
+            yield item
+            began = time.monotonic()
+        self._seconds += time.monotonic() - began
 
     def _chosen(self, pending: Sequence[int]) -> list[int]:
         """Choose the partitions of the next round: all in turn. Only the first one gets a batch above the limit of bytes,

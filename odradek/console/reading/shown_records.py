@@ -13,6 +13,7 @@ from odradek.console.shapes.fields import about
 
 if TYPE_CHECKING:
     from odradek.console.decoding.decoders import Decoders
+    from odradek.console.decoding.steps import Steps
     from odradek.console.reading.found_records import Found, StoredRecord
 
 __all__ = ["HEADERS_MAX", "ShownHeader", "ShownRecord", "ShownTransaction", "show"]
@@ -68,15 +69,21 @@ class ShownRecord:
     next_offset: int = attrs.field(metadata=about("the offset at which reading continues"))
 
 
-def show(found: Found, decoders: Decoders, formats: tuple[str, str], characters_max: int) -> ShownRecord:
-    """Show a finding. Each text has at most `characters_max` characters."""
+def show(
+    found: Found,
+    decoders: Decoders,
+    formats: tuple[str, str],
+    characters_max: int,
+    stream: Steps | None = None,
+) -> ShownRecord:
+    """Show a finding. Each text has at most `characters_max` characters. `stream` limits the work of decoders."""
     transaction = None
     if found.transaction is not None:
         state = found.transaction.state.value
         transaction = ShownTransaction(producer_id=found.transaction.producer_id, state=state)
     record = found.record
     if record is not None:
-        return _record(found, record, transaction, decoders, formats, characters_max)
+        return _record(found, record, transaction, decoders, formats, characters_max, stream)
     key, value = as_null(), as_null()
     if found.is_control:
         value = structured("internal", marker_value(found.marker), b"", characters_max)
@@ -104,8 +111,11 @@ def _record(
     decoders: Decoders,
     formats: tuple[str, str],
     characters_max: int,
+    stream: Steps | None,
 ) -> ShownRecord:
-    key, value = decoders.key_and_value(record.topic, record.key, record.value, formats, characters_max)
+    key, value = decoders.key_and_value(
+        record.topic, record.key, record.value, formats, characters_max, stream
+    )
     headers = [
         ShownHeader(
             name=name[:_HEADER_NAME_MAX],

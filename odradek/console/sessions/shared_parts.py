@@ -22,6 +22,7 @@ import attrs
 from odradek.cli.connecting import FOR_CONTROLLERS
 from odradek.console.decoding.decoders import Decoders, DecodingSettings
 from odradek.console.decoding.registry import RegistrySettings
+from odradek.env.ports import Log
 from odradek.node.configuration.console_config import AS_CERTIFICATE
 
 __all__ = ["SharedParts", "shared_parts"]
@@ -42,8 +43,8 @@ class SharedParts:
     """The keys that are other ones for the controllers' listener."""
 
 
-def shared_parts(properties: Mapping[str, str]) -> tuple[SharedParts, dict[str, str]]:
-    """Make the parts that sessions share. Return them with the keys that are left for clients.
+def shared_parts(properties: Mapping[str, str], log: Log | None = None) -> tuple[SharedParts, dict[str, str]]:
+    """Make the parts that sessions share. Return them with the keys that are left for clients. Decoders use `log`.
 
     Raises `ValueError` if the address of the registry, or the file of schemas, is wrong.
     """
@@ -52,7 +53,7 @@ def shared_parts(properties: Mapping[str, str]) -> tuple[SharedParts, dict[str, 
     if url:
         registry = RegistrySettings(url, properties.get(USER_INFO), properties.get(TRUSTSTORE))
     try:
-        decoders = Decoders(DecodingSettings(registry, Path(schemas) if schemas else None))
+        decoders = Decoders(DecodingSettings(registry, Path(schemas) if schemas else None), log)
     except OSError as error:
         raise ValueError(f"{TRUSTSTORE} cannot be read: {error}") from None
     for_controllers = {

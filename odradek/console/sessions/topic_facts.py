@@ -40,6 +40,10 @@ class TopicFacts:
     """The records per second of each topic, as far as they are known."""
     moving: Mapping[TopicPartition, Reassignment] = attrs.field(factory=dict)
     log_dirs: Sequence[BrokerLogDirs] = ()
+    older_log_dirs: Sequence[BrokerLogDirs] = ()
+    """The log directories in the older sample, if there is one."""
+    seconds_apart: float | None = None
+    """The time between the two samples; None if there is no older one."""
     under_min_isr: frozenset[str] = frozenset()
     """The topics with a partition below `min.insync.replicas`."""
 
@@ -81,6 +85,8 @@ def _facts(session: Session) -> TopicFacts:
         _rates(before, now),
         picture.moving or {},
         picture.log_dirs,
+        () if before is None else before.picture.log_dirs,
+        None if before is None else now.at - before.at,
         frozenset(name.rpartition("-")[0] for name in picture.partitions.under_min_isr),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import attrs
 
@@ -39,7 +40,12 @@ GROUPS_ASKED_MAX = 1000
 LAGGING_MAX = 500
 """The most partitions in a list whose lag in time is looked up: each needs a fetch."""
 _OFFSETS_SECONDS = 3.0
+VIEW_SECONDS_MAX = 8.0
+"""The time for all questions of a view. Times of lags that it does not leave time for are unknown."""
+_UNKNOWN = about("partitions whose lag is not known, since a broker or the group has not answered for them")
 _ID_MAX = 32_767
+_Offsets: TypeAlias = "Mapping[TopicPartition, int | None]"
+"""The committed offsets of a group; None: the coordinator has not reported it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -68,9 +74,14 @@ class GroupRow:
     coordinator: int = attrs.field(metadata=about("the broker that coordinates it"))
     members: int | None = attrs.field(metadata=about("the number of members"))
     topics: int | None = attrs.field(metadata=about("the number of topics with committed offsets"))
-    lag: int | None = attrs.field(metadata=about("records that the group has not read"))
+    lag: int | None = attrs.field(
+        metadata=about("records that the group has not read; null if a partition's lag is not known")
+    )
+    unknown_partitions: int = attrs.field(metadata=_UNKNOWN)
     behind_ms: int | None = attrs.field(
-        metadata=about("the age of the oldest record that it has not read; null if it is not known")
+        metadata=about(
+            "the age of the oldest record that it has not read; null if it is not known for each partition"
+        )
     )
     error: str | None = attrs.field(metadata=about("why the lag is not known"))
 
@@ -110,23 +121,24 @@ def _listed(session: Session) -> Sequence[GroupListing]:
 def _details(session: Session, listed: Sequence[GroupListing]) -> list[GroupRow]:
     if not listed:
         return []
+    deadline = time.monotonic() + VIEW_SECONDS_MAX
     ids = [each.group_id for each in listed]
-    described = {each.group_id: each for each in session.client.describe_groups(ids, timeout=5.0)}
-    offsets, errors = committed_offsets(session, ids)
-    lags = _lags(session, offsets)
+    described = {each.group_id: each for each in session.client.describe_groups(ids, timeout=_left(deadline))}
+    offsets, errors = _committed(session, ids, deadline)
+    lags = _lags(session, offsets, deadline)
     return [_row(each, described.get(each.group_id), offsets, lags, errors) for each in listed]
 
 
 def _row(
     each: GroupListing,
     described: GroupDescription | None,
-    offsets: Mapping[str, Mapping[TopicPartition, int]],
+    offsets: Mapping[str, _Offsets],
     lags: Mapping[str, Sequence[PartitionLag]],
     errors: Mapping[str, str],
 ) -> GroupRow:
     of_group = lags.get(each.group_id)
     committed = offsets.get(each.group_id)
-    behind = [lag.behind_ms for lag in of_group or () if lag.behind_ms is not None]
+    whole = _summed(of_group or ())
     return GroupRow(
         id=each.group_id,
         type_=each.group_type,
@@ -135,35 +147,76 @@ def _row(
         coordinator=each.coordinator,
         members=None if described is None or described.error is not None else len(described.members),
         topics=None if committed is None else len({key.topic for key in committed}),
-        lag=None if of_group is None else sum(lag.lag or 0 for lag in of_group),
-        behind_ms=max(behind, default=None),
+        lag=None if of_group is None else whole.lag,
+        unknown_partitions=whole.unknown_partitions,
+        behind_ms=whole.behind_ms,
         error=errors.get(each.group_id),
     )
+
+
+class _WholeLag(NamedTuple):
+    """The lag of a group in several partitions."""
+
+    lag: int | None
+    unknown_partitions: int
+    behind_ms: int | None
+
+
+def _summed(lags: Sequence[PartitionLag]) -> _WholeLag:
+    """Add lags up. The sum is None if one is unknown; so is the time if a partition that lags has none."""
+    unknown = sum(_is_unknown(each) for each in lags)
+    is_timed = not unknown and all(each.behind_ms is not None for each in lags if each.lag)
+    behind = [each.behind_ms for each in lags if each.behind_ms is not None]
+    return _WholeLag(
+        None if unknown else sum(each.lag or 0 for each in lags),
+        unknown,
+        max(behind, default=None) if is_timed else None,
+    )
+
+
+def _is_unknown(each: PartitionLag) -> bool:
+    """True if the partition may have unread records that nobody has counted. An empty one has none."""
+    return each.lag is None and (each.span is None or each.span.start < each.span.end)
+
+
+def _left(deadline: float) -> float:
+    """Return the seconds until then, but enough for an answer that is there already."""
+    return max(0.1, deadline - time.monotonic())
 
 
 def committed_offsets(
     session: Session, ids: Sequence[str]
 ) -> tuple[dict[str, dict[TopicPartition, int]], dict[str, str]]:
     """Return the committed offsets of groups, and the reasons for those without an answer."""
+    found, errors = _committed(session, ids, time.monotonic() + VIEW_SECONDS_MAX)
+    return {
+        group_id: {key: offset for key, offset in of_group.items() if offset is not None}
+        for group_id, of_group in found.items()
+    }, errors
+
+
+def _committed(
+    session: Session, ids: Sequence[str], deadline: float
+) -> tuple[dict[str, _Offsets], dict[str, str]]:
     asked: dict[str, None] = dict.fromkeys(ids[:GROUPS_ASKED_MAX])
-    found: dict[str, dict[TopicPartition, int]] = {}
+    found: dict[str, _Offsets] = {}
     errors: dict[str, str] = {}
-    for each in session.client.list_group_offsets(asked, timeout=5.0) if asked else ():
+    for each in session.client.list_group_offsets(asked, timeout=_left(deadline)) if asked else ():
         if each.error is not None:
             errors[each.group_id] = str(each.error)
             continue
         found[each.group_id] = {
-            key: place.offset for key, place in each.offsets.items() if place.error is None
+            key: place.offset if place.error is None else None for key, place in each.offsets.items()
         }
     return found, errors
 
 
 def _lags(
-    session: Session, offsets: Mapping[str, Mapping[TopicPartition, int]]
+    session: Session, offsets: Mapping[str, _Offsets], deadline: float
 ) -> dict[str, list[PartitionLag]]:
     """Compute the lag of several groups. The times of at most `LAGGING_MAX` partitions are looked up."""
     keys = sorted({key for of_group in offsets.values() for key in of_group})
-    spans = session.client.offset_spans(keys, timeout=5.0) if keys else {}
+    spans = session.client.offset_spans(keys, timeout=_left(deadline)) if keys else {}
     found: dict[str, list[PartitionLag]] = {}
     left = LAGGING_MAX
     now_ms = time.time_ns() // 1_000_000
@@ -173,24 +226,25 @@ def _lags(
         for key, offset in of_group.items():
             span = spans.get(key)
             known = span if isinstance(span, OffsetSpan) else None
-            behind = 0 if known is not None and offset >= known.end else None
-            lags.append(PartitionLag(*key, offset, known, behind))
-            if known is not None and offset < known.end and left > 0:
+            is_read = known is not None and offset is not None and offset >= known.end
+            lags.append(PartitionLag(*key, offset, known, 0 if is_read else None))
+            if known is not None and offset is not None and not is_read and left > 0:
                 left -= 1
                 lagging[key] = offset
-        times = {each.key: each for each in _lag_of(session, lagging, now_ms)}
+        times = {each.key: each for each in _lag_of(session, lagging, now_ms, deadline)}
         found[group_id] = [times.get(each.key, each) for each in lags]
     return found
 
 
 def _lag_of(
-    session: Session, committed: Mapping[tuple[str, int], int | None], now_ms: int
+    session: Session, committed: Mapping[tuple[str, int], int | None], now_ms: int, deadline: float
 ) -> Sequence[PartitionLag]:
     """Describe the lag with its time. Without an answer, nothing is returned: the lag in records is known."""
-    if not committed:
+    left = deadline - time.monotonic()
+    if not committed or left <= 0:
         return ()
     try:
-        return session.client.describe_lag(committed, now_ms=now_ms, timeout=5.0)
+        return session.client.describe_lag(committed, now_ms=now_ms, timeout=left)
     except (KafkaError, ClientError):
         return ()
 
@@ -273,8 +327,13 @@ class GroupDetail:
     assignment_epoch: int | None = attrs.field(metadata=about("the epoch of the target assignment (KIP-848)"))
     member_count: int = attrs.field(metadata=about("the number of members"))
     members: Sequence[MemberRow] = attrs.field(metadata=about(f"the members, at most {MEMBERS_MAX}"))
-    lag: int = attrs.field(metadata=about("records that were not read, in all partitions"))
-    behind_ms: int | None = attrs.field(metadata=about("the age of the oldest of them"))
+    lag: int | None = attrs.field(
+        metadata=about("records that were not read, in all partitions; null if one of them is not known")
+    )
+    unknown_partitions: int = attrs.field(metadata=_UNKNOWN)
+    behind_ms: int | None = attrs.field(
+        metadata=about("the age of the oldest of them; null if it is not known for each partition")
+    )
     trend: GroupTrend | None = attrs.field(metadata=about("the change since an earlier look; null at first"))
     total: int = attrs.field(metadata=about("the number of partitions"))
     page: int = attrs.field(metadata=about("the page of offsets"))
@@ -286,18 +345,19 @@ class GroupDetail:
 
 def group(session: Session, query: GroupQuery) -> GroupDetail:
     """Describe a group: its members, its lag, and when the lag will be zero."""
-    (described,) = session.client.describe_groups([query.id])
+    deadline = time.monotonic() + VIEW_SECONDS_MAX
+    (described,) = session.client.describe_groups([query.id], timeout=_left(deadline))
     if described.error is not None:
         raise described.error
     before, now = session.lags.measure(
-        query.id, lambda: session.client.describe_group_lag(query.id, timeout=8.0)
+        query.id, lambda: session.client.describe_group_lag(query.id, timeout=_left(deadline))
     )
     page = page_of(now.lags, query.page, OFFSETS_PER_PAGE)
     owners = {key: member.member_id for member in described.members for key in member.partitions}
     older = {} if before is None else {each.key: each for each in before.lags}
     seconds = 0.0 if before is None else now.at - before.at
     is_new = described.group_type == "consumer"
-    behind = [each.behind_ms for each in now.lags if each.behind_ms is not None]
+    whole = _summed(now.lags)
     return GroupDetail(
         id=described.group_id,
         type_=described.group_type,
@@ -308,8 +368,9 @@ def group(session: Session, query: GroupQuery) -> GroupDetail:
         assignment_epoch=described.assignment_epoch if is_new else None,
         member_count=len(described.members),
         members=[_member_row(each, is_new) for each in described.members[:MEMBERS_MAX]],
-        lag=sum(each.lag or 0 for each in now.lags),
-        behind_ms=max(behind, default=None),
+        lag=whole.lag,
+        unknown_partitions=whole.unknown_partitions,
+        behind_ms=whole.behind_ms,
         trend=_trend(before, now),
         total=page.total,
         page=page.page,
@@ -352,7 +413,8 @@ def _trend(before: Measured | None, now: Measured) -> GroupTrend | None:
         measured_ms=trend.milliseconds,
         read_per_second=trend.per_second(trend.read),
         written_per_second=trend.per_second(trend.written),
-        zero_in_ms=trend.zero_in_ms,
+        # A partition whose lag is unknown has no such time.
+        zero_in_ms=None if _summed(now.lags).lag is None else trend.zero_in_ms,
     )
 
 
@@ -398,15 +460,19 @@ class TopicReader:
     type_: str = attrs.field(metadata=about("classic, consumer, share or streams"))
     state: str = attrs.field(metadata=about("the state, as Kafka names it"))
     partitions: int = attrs.field(metadata=about("partitions of the topic with a committed offset"))
-    lag: int | None = attrs.field(metadata=about("records of the topic that the group has not read"))
-    behind_ms: int | None = attrs.field(metadata=about("the age of the oldest of them"))
+    lag: int | None = attrs.field(
+        metadata=about("records of the topic that the group has not read; null if that is not known")
+    )
+    unknown_partitions: int = attrs.field(metadata=_UNKNOWN)
+    behind_ms: int | None = attrs.field(metadata=about("the age of the oldest of them; null if not known"))
 
 
 def topic_groups(session: Session, query: TopicGroupsQuery) -> Sequence[TopicReader]:
     """List the groups that have committed offsets of a topic. At most a thousand groups are asked."""
     listed = {each.group_id: each for each in _listed(session)}
+    deadline = time.monotonic() + VIEW_SECONDS_MAX
     offsets = session.cache.value(
-        "all committed offsets", _OFFSETS_SECONDS, lambda: committed_offsets(session, list(listed))[0]
+        "all committed offsets", _OFFSETS_SECONDS, lambda: _committed(session, list(listed), deadline)[0]
     )
     of_topic = {
         group_id: {key: offset for key, offset in of_group.items() if key.topic == query.name}
@@ -414,17 +480,20 @@ def topic_groups(session: Session, query: TopicGroupsQuery) -> Sequence[TopicRea
         if group_id in listed
     }
     of_topic = {group_id: each for group_id, each in of_topic.items() if each}
-    lags = _lags(session, of_topic)
+    lags = _lags(session, of_topic, deadline)
     return [
-        TopicReader(
-            id=group_id,
-            type_=listed[group_id].group_type,
-            state=listed[group_id].state,
-            partitions=len(each),
-            lag=sum(lag.lag or 0 for lag in lags[group_id]),
-            behind_ms=max(
-                (lag.behind_ms for lag in lags[group_id] if lag.behind_ms is not None), default=None
-            ),
-        )
+        _topic_reader(listed[group_id], _summed(lags[group_id]), len(each))
         for group_id, each in of_topic.items()
     ]
+
+
+def _topic_reader(listed: GroupListing, whole: _WholeLag, partitions: int) -> TopicReader:
+    return TopicReader(
+        id=listed.group_id,
+        type_=listed.group_type,
+        state=listed.state,
+        partitions=partitions,
+        lag=whole.lag,
+        unknown_partitions=whole.unknown_partitions,
+        behind_ms=whole.behind_ms,
+    )

@@ -11,10 +11,11 @@ from odradek.cli.streams.record_format import json_line
 from odradek.client.admin.admin_offsets import OffsetSpan
 from odradek.client.shells.blocking import Client
 from odradek.console.decoding.decoded import FORMATS
+from odradek.console.decoding.steps import STREAM_STEPS_MAX, Steps
 from odradek.console.reading.found_records import Found, Tick
 from odradek.console.reading.newest import NewestSearch
 from odradek.console.reading.record_filters import PATTERN_CHARACTERS_MAX, RecordFilter, record_filter
-from odradek.console.reading.scan import SCAN_SECONDS_MAX, Progress, Scan, Span
+from odradek.console.reading.scan import Progress, Scan, Span
 from odradek.console.reading.shown_records import ShownRecord, show
 from odradek.console.reading.start_positions import (
     PLACES_PATTERN,
@@ -45,6 +46,7 @@ LISTED_CHARACTERS_MAX = 4096
 WHOLE_CHARACTERS_MAX = 2 << 20
 TAIL_PARTITIONS_MAX = 32
 TAIL_SECONDS_MAX = 600.0
+_WITHOUT_LIMIT = 1 << 62
 _PROGRESS_SECONDS = 0.5
 _FORMATS = about("the format of the keys", choices=FORMATS)
 _PARTITION_MAX = (1 << 31) - 1
@@ -88,11 +90,15 @@ class MessagesQuery:
     value_format: str = attrs.field(
         default="auto", metadata=about("the format of the values", choices=FORMATS)
     )
-    limit: int = attrs.field(default=50, metadata=about("the most records", minimum=1, maximum=1000))
+    limit: int = attrs.field(
+        default=50, metadata=about("the most records; a tail has no limit", minimum=1, maximum=1000)
+    )
     markers: bool = attrs.field(
         default=True, metadata=about("1 shows the markers of transactions, unless there is a filter")
     )
-    tail: bool = attrs.field(default=False, metadata=about("1 goes on with records as they are written"))
+    tail: bool = attrs.field(
+        default=False, metadata=about("1 goes on with records as they are written, for ten minutes")
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -136,7 +142,8 @@ class SearchEnd:
 def messages(session: Session, query: MessagesQuery, stream: EventStream) -> None:
     """Search the messages of a topic. Sends the events `record`, `progress`, and at last `end`.
 
-    The search ends when its reader goes away. It is bounded in bytes and seconds; `next` goes on.
+    The search ends when its reader goes away. It is bounded in bytes and seconds, a tail only in seconds; `next` goes
+    on.
     """
     start = parse_start(query.from_)
     fits = _filter_of(session, query)
@@ -146,15 +153,19 @@ def messages(session: Session, query: MessagesQuery, stream: EventStream) -> Non
         if query.tail:
             _begin_tail(spans)
         search = _Search(client, query, ranges, spans, fits)
+        steps = Steps(STREAM_STEPS_MAX, "this search has decoded as much as it may: open the record")
         told_at = time.monotonic()
+        over_at = told_at + TAIL_SECONDS_MAX
         for item in search.run():
             if isinstance(item, Found):
-                stream.send("record", show(item, session.decoders, formats, LISTED_CHARACTERS_MAX))
+                stream.send("record", show(item, session.decoders, formats, LISTED_CHARACTERS_MAX, steps))
             if stream.is_over:
                 return
             if time.monotonic() - told_at > _PROGRESS_SECONDS:
                 told_at = time.monotonic()
                 stream.send("progress", search.told())
+            if query.tail and time.monotonic() > over_at:
+                break
         stream.send("progress", search.told())
         stream.send("end", search.end())
 
@@ -172,17 +183,17 @@ class _Search:
     ) -> None:
         self._total = None if query.tail else sum(span.left for span in spans.values())
 
-        def make_scan(of: dict[int, Span], seconds_max: float = SCAN_SECONDS_MAX) -> Scan:
-            return Scan(client, query.topic, of, fits, with_markers=query.markers, seconds_max=seconds_max)
+        def make_scan(of: dict[int, Span]) -> Scan:
+            return Scan(client, query.topic, of, fits, with_markers=query.markers)
 
         start = parse_start(query.from_)
-        self._limit = query.limit
+        self._limit = _WITHOUT_LIMIT if query.tail else query.limit
         self._newest: NewestSearch | None = None
         self._scan: Scan | None = None
         if start.kind == "newest" and not query.tail:
             self._newest = NewestSearch(lambda of: make_scan(dict(of)), ranges, spans, start.number)
         else:
-            self._scan = make_scan(spans, TAIL_SECONDS_MAX if query.tail else SCAN_SECONDS_MAX)
+            self._scan = make_scan(spans)
 
     def run(self) -> Iterator[Found | Tick]:
         """Yield findings and ticks."""
@@ -213,7 +224,8 @@ class _Search:
             places = {index: span.position for index, span in spans.items() if not span.is_done}
             text = places_text(places) if places else None
             text = None if text is None else f"at:{text}"
-            reason = self._scan.reason
+            # A tail that was broken off has no reason of its own.
+            reason = self._scan.reason or "budget"
         failed = [FailedPartition(partition=index, sentence=text) for index, text in sorted(failures.items())]
         return SearchEnd(reason=reason, next_=text, failed=failed)
 
@@ -313,7 +325,8 @@ class DownloadQuery:
 def download(session: Session, query: DownloadQuery, stream: ByteStream) -> None:
     """Download the key or value of one record, or the records of a search as lines of JSON.
 
-    Markers, and records that cannot be read, are left out; so are those of aborted and open transactions.
+    Markers are left out, and so are records of aborted and open transactions. If the scan's budget ends, or records
+    cannot be read, the connection is cut after all that was read. Raises `ViewError`.
     """
     if query.offset is not None:
         if query.partition is None:
@@ -331,7 +344,10 @@ def download(session: Session, query: DownloadQuery, stream: ByteStream) -> None
         scan = Scan(client, query.topic, spans, fits, with_markers=False)
         stream.begin(f"{query.topic}.jsonl", "application/x-ndjson")
         lines: list[bytes] = []
+        failed: list[str] = []
         for item in scan.run(query.limit):
+            if isinstance(item, Found) and item.failure is not None and not failed:
+                failed.append(f"{query.topic}-{item.partition} at offset {item.offset}: {item.failure}")
             if isinstance(item, Found) and item.record is not None and _is_committed(item):
                 lines.append(json_line(item.record))
             if len(lines) >= 500 or (lines and isinstance(item, Tick)):
@@ -341,9 +357,13 @@ def download(session: Session, query: DownloadQuery, stream: ByteStream) -> None
                 return
         if lines:
             stream.write(b"".join(lines))
-        failed = [span.failure for span in scan.spans.values() if span.failure is not None]
+        failed += [span.failure for span in scan.spans.values() if span.failure is not None]
         if failed:
             raise ViewError(503, "PARTITION_NOT_READ", failed[0])
+        if scan.reason == "budget":
+            raise ViewError(
+                503, "TOO_MUCH_TO_READ", "the download has read all that it may: ask for less at once"
+            )
 
 
 def _is_committed(found: Found) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 
 import attrs
 
 from odradek.cli.health.troubles import retiring_directories
-from odradek.client.admin import ConfigResource, Reassignment, ResourceType
+from odradek.client.admin import BrokerLogDirs, ConfigResource, Reassignment, ResourceType
 from odradek.client.errors import ClientError
 from odradek.console.sessions.session import Session
 from odradek.console.sessions.topic_facts import TopicFacts, topic_facts
@@ -23,7 +22,6 @@ ROWS_PER_PAGE = 200
 _LOOK_SECONDS = 3.0
 _THROTTLE = "leader.replication.throttled.rate"
 _DISK_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
-_APART_SECONDS_MAX = 120.0
 
 
 @attrs.frozen(kw_only=True)
@@ -116,7 +114,7 @@ _Sizes = Mapping[tuple[str, int, int], int]
 def moves(session: Session, query: MovesQuery) -> Moves:
     """Show what moves: partitions, replicas between disks, brokers and disks that are emptied, with the time left."""
     facts = topic_facts(session)
-    sizes, speeds = _speeds(session, facts)
+    sizes, speeds = _speeds(facts)
     keys = sorted(facts.moving)
     page = page_of(keys, query.page, ROWS_PER_PAGE)
     disk_keys = sorted(
@@ -147,29 +145,25 @@ def moves(session: Session, query: MovesQuery) -> Moves:
     )
 
 
-def _copies(facts: TopicFacts) -> dict[tuple[str, int, int], int]:
+def _copies(facts: TopicFacts, log_dirs: Sequence[BrokerLogDirs]) -> dict[tuple[str, int, int], int]:
     """Return the bytes of each copy that grows: on brokers that get a replica, and in directories of the future."""
     found = {}
-    for key, held in (facts.replicas or {}).items():
-        move = facts.moving.get(key)
-        for each in held:
-            if each.replica.is_future or (move is not None and each.broker in move.adding):
-                found[(*key, each.broker)] = each.replica.size
+    for broker in log_dirs:
+        for each in (replica for directory in broker.directories for replica in directory.replicas):
+            move = facts.moving.get(TopicPartition(each.topic, each.partition))
+            if each.is_future or (move is not None and broker.broker in move.adding):
+                found[(each.topic, each.partition, broker.broker)] = each.size
     return found
 
 
-def _speeds(session: Session, facts: TopicFacts) -> tuple[_Sizes, dict[tuple[str, int, int], float]]:
-    """Return the bytes of the copies, and their growth per second since an earlier look."""
-    sizes = _copies(facts)
-    before = session.cache.last("sizes of copies")
-    session.cache.value("sizes of copies", 2.0, lambda: sizes)
-    if before is None or not 0.5 < time.monotonic() - before[0] < _APART_SECONDS_MAX:
+def _speeds(facts: TopicFacts) -> tuple[_Sizes, dict[tuple[str, int, int], float]]:
+    """Return the bytes of the copies, and their growth per second between the two samples of the facts."""
+    sizes = _copies(facts, facts.log_dirs)
+    seconds = facts.seconds_apart
+    if not sizes or not seconds:
         return sizes, {}
-    seconds, old = time.monotonic() - before[0], before[1]
-    assert isinstance(old, dict)
-    return sizes, {
-        key: max(0, size - old[key]) / seconds for key, size in sizes.items() if isinstance(old.get(key), int)
-    }
+    old = _copies(facts, facts.older_log_dirs)
+    return sizes, {key: max(0, size - old[key]) / seconds for key, size in sizes.items() if key in old}
 
 
 def _eta_ms(left: int | None, speed: float | None) -> int | None:

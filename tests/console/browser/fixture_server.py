@@ -55,6 +55,8 @@ class FixtureServer:
         """The records that a reader of messages gets."""
         self.arriving: Sequence[Answer] = []
         """The records that a follower gets one by one."""
+        self.tail_next: str | None = None
+        """Where reading goes on after a tail that ends at once; None: the tail does not end."""
         self.asked: list[str] = []
         """The addresses of the API in the order of the requests."""
         self.streams_ended = threading.Semaphore(0)
@@ -158,6 +160,9 @@ class _Handler(BaseHTTPRequestHandler):
                     self._event("progress", told)
             if not follows:
                 self._event("end", {"reason": "end", "next": None})
+                return
+            if self.fixture.tail_next is not None:
+                self._event("end", {"reason": "budget", "next": self.fixture.tail_next})
                 return
             while not self.fixture.closing.wait(0.1):
                 self._event(

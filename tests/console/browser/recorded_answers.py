@@ -47,6 +47,7 @@ def small_world() -> World:
                 "state": "Stable",
                 "partitions": 12,
                 "lag": 4213,
+                "unknown_partitions": 0,
                 "behind_ms": 9300,
             }
         ],
@@ -229,7 +230,7 @@ def configs() -> list[Answer]:
 def group_row(name: str, lag: int) -> Shape:
     return {
         "id": name, "type": "consumer", "state": "Stable", "protocol": "consumer", "coordinator": 2, "members": 2,
-        "topics": 1, "lag": lag, "behind_ms": lag * 2, "error": None,
+        "topics": 1, "lag": lag, "unknown_partitions": 0, "behind_ms": lag * 2, "error": None,
     }  # fmt: skip
 
 
@@ -254,7 +255,8 @@ def group(name: str) -> Shape:
     ]  # fmt: skip
     return {
         "id": name, "type": "consumer", "state": "Stable", "protocol": "uniform", "coordinator": 2, "epoch": 3,
-        "assignment_epoch": 3, "member_count": 2, "members": [member(0), member(1)], "lag": 5_265, "behind_ms": 4_000,
+        "assignment_epoch": 3, "member_count": 2, "members": [member(0), member(1)], "lag": 5_265,
+        "unknown_partitions": 0, "behind_ms": 4_000,
         "trend": {"measured_ms": 5_000, "read_per_second": 40.0, "written_per_second": 34.0, "zero_in_ms": 877_500},
         "total": 6, "page": 1, "pages": 1, "offsets": offsets,
     }  # fmt: skip

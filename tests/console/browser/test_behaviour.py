@@ -49,6 +49,20 @@ def test_sorting_is_in_the_address(visit: Visit, served: FixtureServer) -> None:
     assert first_cells(page) == ["slow", "billing", "audit"]
 
 
+@pytest.mark.parametrize("address", ["/groups", "/groups/billing", "/topics/payments?tab=groups"])
+def test_a_lag_that_is_not_known_is_no_zero(visit: Visit, served: FixtureServer, address: str) -> None:
+    """A group of which partitions give no answer is shown as unknown, in records and in time."""
+    unknown = {"lag": None, "unknown_partitions": 3, "behind_ms": None}
+    for path in ("/api/groups", "/api/groups/billing", "/api/topics/payments/groups"):
+        answer = served.world[path]
+        shapes = answer["rows"] if path == "/api/groups" else answer
+        for each in shapes if isinstance(shapes, list) else [shapes]:
+            each.update(unknown)
+    page = visit(f"{served.url}{address}")
+    page.get_by_title("3 partitions without an answer").first.wait_for()
+    assert page.locator("main").get_by_text("unknown", exact=True).count() >= 2
+
+
 def test_a_search_asks_the_server_and_keeps_the_focus(visit: Visit, served: FixtureServer) -> None:
     """Typed letters stay in the field while answers come; they reach the address and the server."""
     page = visit(f"{served.url}/topics")

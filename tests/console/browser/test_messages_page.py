@@ -145,6 +145,16 @@ def test_a_search_can_be_stopped(visit: Visit, served: FixtureServer) -> None:
     expect(said(page, "5 records found")).to_be_visible()
 
 
+def test_a_tail_that_ended_is_read_on(visit: Visit, served: FixtureServer) -> None:
+    """After a tail, reading goes on from its place, although the form says "Newest"."""
+    served.tail_next = "at:0:7"
+    page = visit(f"{served.url}/messages?topic=payments&tail=1")
+    page.get_by_role("button", name="Read on").click()
+    said(page, "60 records found").wait_for()
+    words = asked(served, "/api/messages")
+    assert (words["from"], "before" in words, "tail" in words) == ("at:0:7", False, False)
+
+
 def test_another_page_ends_the_search(visit: Visit, served: FixtureServer) -> None:
     """A search ends when its page is left."""
     page = visit(f"{served.url}/messages?topic=payments&tail=1")

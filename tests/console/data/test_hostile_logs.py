@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from types import SimpleNamespace
 
+import attrs
 import pytest
 
 from odradek.console.decoding.decoders import Decoders, DecodingSettings
@@ -24,6 +29,9 @@ from odradek.console.reading.transaction_states import (
     markers_in,
     state_by_markers,
 )
+from odradek.console.shapes.view_errors import ViewError
+from odradek.console.views import messages as messages_module
+from odradek.console.views.messages import DownloadQuery, download
 from odradek.wire.batches.batch_header import HEADER_SIZE, parse_header, seal
 from odradek.wire.batches.records import RecordBatchBuilder
 from odradek.wire.batches.transaction_markers import build_marker
@@ -167,6 +175,53 @@ def test_a_search_ends_with_its_budget_and_goes_on_there(
     found, scan = search(log, bytes_max=10_000)
     assert scan.reason == "budget"
     assert scan.spans[0].position == len(found) < 50
+
+
+def test_the_time_of_the_reader_does_not_count(
+    search: Callable[..., tuple[list[ShownRecord], Scan]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search spends its seconds on its own work only, so that a slow reader gets all records."""
+    log = Log(*(batch(number, b"v") for number in range(5)))
+    whole = log.fetch
+    log.fetch = lambda offset, only_stable: attrs.evolve(
+        whole(offset, only_stable), data=memoryview(bytes(log.batches[offset]))
+    )
+    clock = [0.0]
+    monkeypatch.setattr(scan_module.time, "monotonic", lambda: clock[0])
+    scan = Scan(log, "t", {0: Span(0, log.end)}, None, seconds_max=10.0)
+    found = 0
+    for item in scan.run(1000):
+        clock[0] += 100.0
+        found += isinstance(item, Found)
+    assert (found, scan.reason) == (5, "end")
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("damaged", "PARTITION_NOT_READ"), ("too much", "TOO_MUCH_TO_READ")]
+)
+def test_a_download_that_is_not_whole_ends_with_an_error(
+    search: Callable[..., tuple[list[ShownRecord], Scan]],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    code: str,
+) -> None:
+    """A download with a damaged batch, or a spent budget, sends what was read, and then fails."""
+    batches = [batch(number, b"v%d" % number) for number in range(3)]
+    if kind == "damaged":
+        batches[1][-1] ^= 0xFF
+    log = Log(*batches)
+    spans = {0: Span(0, log.end if kind == "damaged" else log.end + 1)}
+    monkeypatch.setattr(messages_module, "find_spans", lambda *_: ({}, spans))
+    if kind == "too much":
+        monkeypatch.setattr(messages_module, "Scan", functools.partial(Scan, bytes_max=1))
+    sent: list[bytes] = []
+    stream = SimpleNamespace(begin=lambda *_: None, write=sent.append, is_over=False)
+    session = SimpleNamespace(open_client=lambda: nullcontext(log), decoders=DECODERS)
+    with pytest.raises(ViewError) as caught:
+        download(session, DownloadQuery(topic="t"), stream)
+    assert caught.value.code == code
+    values = [json.loads(line)["value"] for line in b"".join(sent).splitlines()]
+    assert values == (["v0", "v2"] if kind == "damaged" else ["v0", "v1", "v2"])
 
 
 def test_a_broker_that_sends_nothing_is_left(search: Callable[..., tuple[list[ShownRecord], Scan]]) -> None:

@@ -269,23 +269,40 @@ def test_transactions_are_shown_with_their_state(session: Session, topic: str) -
         second.abort_transaction()
 
 
-def test_a_tail_shows_records_as_they_are_written(session: Session, topic: str) -> None:
-    """A tail waits, shows new records, and ends when its reader goes."""
+@pytest.mark.parametrize(("at_once", "most"), [(3, 2), (30, 70)])
+def test_a_tail_shows_records_as_they_are_written(
+    session: Session, topic: str, at_once: int, most: int
+) -> None:
+    """A tail waits, shows new records without a limit, and ends when its reader goes."""
     write(session, topic, 3)
-    events = Events(most=2)
+    events = Events(most=most)
 
     def follow() -> None:
         # A search sees that its reader has gone before or while it sends.
         with suppress(StreamOver):
             messages(session, MessagesQuery(topic=topic, from_="latest", tail=True), events)
 
-    thread = threading.Thread(target=follow)
+    thread = threading.Thread(target=follow, daemon=True)
     thread.start()
     while thread.is_alive() and not events.has_news.wait(0.2):
-        write(session, topic, 3)
+        write(session, topic, at_once)
+    while thread.is_alive() and not events.is_over:
+        write(session, topic, at_once)
     thread.join(20)
     assert not thread.is_alive()
-    assert len(events.records) == 2
+    assert len(events.records) == most
+
+
+def test_a_tail_ends_in_time_and_names_its_place(
+    session: Session, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tail ends after its time; its `next` is where reading goes on."""
+    write(session, topic, 6)
+    monkeypatch.setattr("odradek.console.views.messages.TAIL_SECONDS_MAX", 0.0)
+    found = read(session, topic, from_="latest", tail=True)
+    assert found.end == SearchEnd(reason="budget", next_="at:0:2,1:2,2:2", failed=[])
+    write(session, topic, 3)
+    assert read(session, topic, from_=found.end.next_).values == ["value 0", "value 1", "value 2"]
 
 
 def test_a_tail_ends_after_a_while(session: Session, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,8 @@ class SchemaRegistry:
                 self._send(handler, 200, b"x" * (3 << 20))
             case "status":
                 self._send(handler, 500, b"{}")
+            case "refuses":
+                self._send(handler, 422, b"{}")
             case "list":
                 self._send(handler, 200, b"[]")
             case "deep":

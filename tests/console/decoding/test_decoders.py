@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 
 from odradek.console.decoding.decoded import FORMATS
 from odradek.console.decoding.decoders import Decoders, DecodingSettings
-from odradek.console.decoding.protobuf_schema import compile_protobuf
-from odradek.console.decoding.registry import ANSWER_SECONDS_MAX, RegistrySettings
+from odradek.console.decoding.protobuf_schema import ProtobufSchema, compile_protobuf
+from odradek.console.decoding.registry import (
+    ANSWER_SECONDS_MAX,
+    LOOK_UPS_AT_ONCE,
+    LOOK_UPS_PER_SECOND,
+    RegistrySettings,
+)
+from odradek.console.decoding.steps import Steps
 from tests.console.decoding.schema_registry import SchemaRegistry
 
 PLAIN = Decoders(DecodingSettings())
@@ -145,11 +151,127 @@ def test_protobuf_by_registry(registry: SchemaRegistry) -> None:
         assert decoders.decode("orders", "value", framed(21, broken)).format != "protobuf" or broken == b""
 
 
+@pytest.mark.parametrize(
+    ("fields", "data", "text"),
+    [
+        ("google.protobuf.Timestamp t = 1;", b"\x0a\x0a\x08" + b"\xff" * 8 + b"\x3f", '{"t":{"seconds":4611686018427387903}}'),
+        ("google.protobuf.Timestamp t = 1;", b"\x0a\x02\x08\x01", '{"t":"1970-01-01T00:00:01Z"}'),
+        ("int32 ListFields = 1;", b"\x08\x01", '{"ListFields":1}'),
+        ("int32 DESCRIPTOR = 1;", b"\x08\x01", '{"DESCRIPTOR":1}'),
+        ("int32 FromString = 1;", b"\x08\x01", '{"FromString":1}'),
+    ],
+)  # fmt: skip
+def test_protobuf_with_odd_times_and_names(
+    registry: SchemaRegistry, fields: str, data: bytes, text: str
+) -> None:
+    """A moment beyond the calendar is shown by its numbers, and a field may have the name of a method."""
+    imports = 'syntax = "proto3"; import "google/protobuf/timestamp.proto";'
+    registry.add(23, "PROTOBUF", f"{imports} message M {{ {fields} }}")
+    found = with_registry(registry).decode("odd", "value", framed(23, b"\0" + data))
+    assert (found.text, found.error) == (text, None)
+
+
+def test_a_schema_may_define_moments_itself(registry: SchemaRegistry) -> None:
+    """A message with the name of a well-known type is shown by its own fields."""
+    proto = 'syntax = "proto3"; package google.protobuf; message Timestamp { string x = 1; }'
+    registry.add(24, "PROTOBUF", proto)
+    found = with_registry(registry).decode("odd", "value", framed(24, b"\0\x0a\x01a"))
+    assert (found.text, found.error) == ('{"x":"a"}', None)
+
+
+@pytest.mark.parametrize("names", [("a", "a/b.proto"), ("odradek_main.proto/x", "c")])
+def test_imports_that_are_files_and_directories(registry: SchemaRegistry, names: tuple[str, str]) -> None:
+    """Imports whose names cannot be files side by side are an error of the schema."""
+    registry.add(25, "PROTOBUF", COMMON)
+    registry.add_version("odd", 1, 25)
+    registry.add(26, "PROTOBUF", COMMON, [(name, "odd", 1) for name in names])
+    found = with_registry(registry).decode("odd", "value", framed(26, b"\0"))
+    assert "cannot be compiled" in (found.error or "")
+
+
+class Lines:
+    """A log that keeps the names of events."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def info(self, event: str, /, **fields: object) -> None:
+        """Keep an event."""
+        self.events.append(event)
+
+    warning = error = exception = info
+
+
+def test_a_bug_of_a_decoder_ends_no_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Any exception of a decoder becomes plain bytes with a sentence; the first one is logged."""
+    (tmp_path / "n.avsc").write_text('"null"')
+    (tmp_path / "schemas.toml").write_text(
+        '[[topic]]\nname = "t"\nvalue = {format = "avro", file = "n.avsc"}'
+    )
+    log = Lines()
+    decoders = Decoders(DecodingSettings(schemas_file=tmp_path / "schemas.toml"), log)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("odradek.console.decoding.decoders.read_avro", fail)
+    monkeypatch.setattr("odradek.console.decoding.decoders.internal_record", fail)
+    for _ in range(2):
+        found = decoders.decode("t", "value", b"bytes")
+        assert (found.format, found.text) == ("text", "bytes")
+        assert "has a bug" in (found.error or "")
+    key, value = decoders.key_and_value("__consumer_offsets", b"k", None)
+    assert (key.text, value.format) == ("k", "null")
+    assert log.events == ["console.decoder_bug"]
+    assert decoders.statistics()["bugs"] == 3
+
+
 def test_json_schema_by_registry(registry: SchemaRegistry) -> None:
     """A value of a JSON schema is shown as its document."""
     registry.add(30, "JSON", '{"type": "object"}')
     found = with_registry(registry).decode("docs", "value", framed(30, b'{"a": [1]}'))
     assert (found.format, found.text, found.schema_id) == ("json-schema", '{"a": [1]}', 30)
+
+
+def test_a_list_decodes_less_than_a_record(registry: SchemaRegistry) -> None:
+    """A value that would cost seconds is decoded only as a whole, and a stream has a limit for all its values."""
+    registry.add(31, "AVRO", '{"type": "array", "items": "null"}')
+    decoders = with_registry(registry)
+    bomb = framed(31, b"\xc0\xcf\x24\x00")  # 300,000 nulls
+    listed = decoders.decode("any", "value", bomb)
+    assert "open the record" in (listed.error or "")
+    assert decoders.decode("any", "value", bomb, characters_max=1 << 21).error is None
+    stream = Steps(250, "this search has decoded as much as it may")
+    small = framed(31, b"\xc8\x01\x00")  # 100 nulls
+    errors = [decoders.decode("any", "value", small, stream=stream).error for _ in range(3)]
+    assert errors == [None, None, "this search has decoded as much as it may"]
+
+
+def test_one_slow_schema_delays_no_other(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a schema is compiled, other schemas are compiled and used."""
+    registry.add(32, "PROTOBUF", COMMON)
+    registry.add(33, "AVRO", '"null"')
+    decoders = with_registry(registry)
+    began, may_end = threading.Event(), threading.Event()
+
+    def compile_slowly(*_: object) -> ProtobufSchema:
+        began.set()
+        may_end.wait(30)
+        return compile_protobuf(COMMON)
+
+    monkeypatch.setattr("odradek.console.decoding.decoders.compile_protobuf", compile_slowly)
+    slow = threading.Thread(target=decoders.decode, args=("any", "value", framed(32, b"\0")), daemon=True)
+    slow.start()
+    assert began.wait(30)
+    found: list[str | None] = []
+    quick = threading.Thread(
+        target=lambda: found.append(decoders.decode("any", "value", framed(33, b"")).text), daemon=True
+    )
+    quick.start()
+    quick.join(10)
+    assert found == ["null"]
+    may_end.set()
+    slow.join(30)
 
 
 def test_a_schema_that_is_missing_is_asked_for_once(registry: SchemaRegistry) -> None:
@@ -176,7 +298,54 @@ def test_a_broken_registry_costs_little(registry: SchemaRegistry, fault: str) ->
             assert found.format == "hex"
             assert found.error
         assert time.monotonic() - began < ANSWER_SECONDS_MAX * 3
-        assert decoders.statistics()["registry_asked"] <= 1 + (fault == "redirect") * 10
+        assert decoders.statistics()["registry_asked"] <= 1 + (fault in ("redirect", "endless")) * 10
+
+
+def test_a_look_up_that_hangs_delays_no_known_schema(registry: SchemaRegistry) -> None:
+    """While the registry hangs for one id, another thread gets a schema that is remembered."""
+    registry.add(40, "AVRO", '"string"')
+    decoders = with_registry(registry)
+    assert decoders.decode("any", "value", framed(40, b"\x02a")).text == '"a"'
+    before = registry.requests
+    with registry.failing("hangs"):
+        hanging = threading.Thread(
+            target=decoders.decode, args=("any", "value", framed(41, b"x")), daemon=True
+        )
+        hanging.start()
+        while registry.requests == before:
+            time.sleep(0.01)
+        assert decoders.decode("any", "value", framed(40, b"\x02b")).text == '"b"'
+        assert hanging.is_alive()
+        hanging.join(30)
+
+
+@pytest.mark.parametrize("fault", ["endless", "refuses"])
+def test_one_refused_schema_hides_no_other(registry: SchemaRegistry, fault: str) -> None:
+    """A schema that is refused, or too large, is asked for once, and others are asked for nevertheless."""
+    registry.add(42, "AVRO", '"string"')
+    decoders = with_registry(registry)
+    before = registry.requests
+    with registry.failing(fault):
+        assert decoders.decode("any", "value", framed(43, b"x")).error
+    assert decoders.decode("any", "value", framed(42, b"\x02a")).text == '"a"'
+    assert decoders.decode("any", "value", framed(43, b"x")).error
+    assert registry.requests == before + 2
+
+
+def test_ids_that_do_not_exist_cost_bounded_look_ups(registry: SchemaRegistry) -> None:
+    """Records with many ids cost the registry a bounded number of requests, and drive out no schema."""
+    registry.add(44, "AVRO", '"string"')
+    decoders = with_registry(registry)
+    assert decoders.decode("any", "value", framed(44, b"\x02a")).text == '"a"'
+    before = registry.requests
+    began = time.monotonic()
+    errors = [decoders.decode("any", "value", framed(9000 + each, b"x")).error or "" for each in range(600)]
+    allowed = LOOK_UPS_AT_ONCE + LOOK_UPS_PER_SECOND * (time.monotonic() - began + 1)
+    assert registry.requests - before <= allowed
+    assert any("a second" in each for each in errors)
+    asked = registry.requests
+    assert decoders.decode("any", "value", framed(44, b"\x02a")).text == '"a"'
+    assert registry.requests == asked
 
 
 def test_hostile_schemas_are_errors(registry: SchemaRegistry) -> None:

@@ -3,10 +3,10 @@
 import { get, part } from "../code/api.js";
 import { chart, series } from "../code/chart.js";
 import { h, plain, shown } from "../code/dom.js";
-import { absent, count, duration, rate, short } from "../code/format.js";
+import { absent, count, rate, short } from "../code/format.js";
 import { badge, emptyBox, link, pageHead, panel, panelWith, tile, tiles, topicLink } from "../code/parts.js";
 import { table } from "../code/table.js";
-import { groupState, groupType, trendOf, zeroIn } from "./groups.js";
+import { behindOf, groupState, groupType, trendOf, unknownLag, zeroIn } from "./groups.js";
 
 export const title = (page) => plain(page.parts[0], 80);
 
@@ -29,7 +29,9 @@ export function start(page) {
 // By topic, if all partitions are on this page; otherwise all in one.
 function sample(id, group) {
   const byTopic = new Map();
-  if (group.pages > 1) byTopic.set("all topics", group.lag);
+  if (group.pages > 1) {
+    if (!absent(group.lag)) byTopic.set("all topics", group.lag);
+  }
   else for (const each of group.offsets) if (!absent(each.lag)) byTopic.set(each.topic, (byTopic.get(each.topic) ?? 0) + each.lag);
   series(`group ${id}`).add(Date.now(), byTopic);
 }
@@ -41,8 +43,8 @@ function body(page, group) {
   return [
     tiles(
       tile("members", count(group.member_count)),
-      tile("lag", short(lag), { note: "records" }),
-      tile("behind", lag === 0 ? "0 s" : duration(group.behind_ms), { note: "oldest unread record" }),
+      tile("lag", group.unknown_partitions ? unknownLag(group) : short(lag), { note: "records" }),
+      tile("behind", behindOf(group), { note: "oldest unread record" }),
       tile("read", rate(trend?.read_per_second), { note: trend ? `written ${rate(trend.written_per_second)}` : null }),
       tile("trend", trendOf(whole)),
       tile("caught up in", zeroIn(whole)),
@@ -123,7 +125,7 @@ function offsets(page, group) {
         { key: "committed", label: "Committed", number: true, sort: (row) => row.committed, cell: (row) => count(row.committed) },
         { key: "end", label: "Log end", number: true, sort: (row) => row.log_end_offset, cell: (row) => count(row.log_end_offset) },
         { key: "lag", label: "Lag", number: true, sort: (row) => row.lag, cell: (row) => (row.error ? h("span.warning", { title: plain(row.error) }, "not known") : count(row.lag)) },
-        { key: "behind", label: "Behind", number: true, sort: (row) => row.behind_ms, cell: (row) => (row.lag === 0 ? "0 s" : duration(row.behind_ms)) },
+        { key: "behind", label: "Behind", number: true, sort: (row) => row.behind_ms, cell: behindOf },
         { key: "trend", label: "Trend", number: true, sort: (row) => row.trend_per_second, cell: trendOf },
         { key: "zero", label: "Caught up in", number: true, sort: (row) => row.zero_in_ms, cell: zeroIn },
         { key: "reader", label: "Read by", cell: (row) => (absent(row.member_id) ? h("span.muted", {}, "nobody") : shown(clients.get(row.member_id) ?? row.member_id)) },

@@ -74,13 +74,24 @@ function list(page, data) {
       { key: "members", label: "Members", number: true, sort: (row) => row.members, cell: (row) => count(row.members) },
       { key: "topics", label: "Topics", number: true, sort: (row) => row.topics, cell: (row) => count(row.topics) },
       { key: "lag", label: "Lag", number: true, sort: (row) => row.lag, cell: lagCell },
-      { key: "behind", label: "Behind", number: true, sort: (row) => row.behind_ms, cell: (row) => (row.lag === 0 ? "0 s" : duration(row.behind_ms)), title: "how old the oldest record is that is not yet read" },
+      { key: "behind", label: "Behind", number: true, sort: (row) => row.behind_ms, cell: behindOf, title: "how old the oldest record is that is not yet read" },
       { key: "coordinator", label: "Coordinator", number: true, sort: (row) => row.coordinator, cell: (row) => `broker ${row.coordinator}` },
     ],
   });
 }
 
-function lagCell(row) {
+/** Return the lag of a group in records. */
+export function lagCell(row) {
   if (row.error) return h("span.warning", { title: plain(row.error) }, "not known");
+  if (row.unknown_partitions) return unknownLag(row);
   return absent(row.lag) ? "\u2013" : counted(row.lag, "record");
+}
+
+/** Return the words for a lag of which partitions are not known. */
+export const unknownLag = (row) => h("span.warning", { title: `${counted(row.unknown_partitions, "partition")} without an answer` }, "unknown");
+
+/** Return how far a group is behind in time. */
+export function behindOf(row) {
+  if (row.lag === 0) return "0 s";
+  return absent(row.behind_ms) && (row.lag || row.unknown_partitions) ? "unknown" : duration(row.behind_ms);
 }

@@ -221,7 +221,8 @@ class MessagesView {
   }
 
   onwards(next) {
-    const isNewest = this.page.get("begin", "newest") === "newest";
+    // A tail ends at places from which reading goes on, whatever it began with.
+    const isNewest = !this.scan.isTail && this.page.get("begin", "newest") === "newest";
     const on = isNewest ? { before: next } : { begin: "next", at: next };
     return button(isNewest ? "Older ones" : "Read on", () => {
       this.asked = null;

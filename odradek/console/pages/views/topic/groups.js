@@ -1,9 +1,9 @@
 // The groups that read a topic, with their lag on it.
 
-import { absent, count, counted, duration } from "../../code/format.js";
+import { count } from "../../code/format.js";
 import { emptyBox, groupLink } from "../../code/parts.js";
 import { table } from "../../code/table.js";
-import { groupState, groupType } from "../groups.js";
+import { behindOf, groupState, groupType, lagCell } from "../groups.js";
 
 export function groupsTab(page, groups) {
   return table({
@@ -18,8 +18,8 @@ export function groupsTab(page, groups) {
       { key: "type", label: "Type", sort: (row) => row.type, cell: groupType },
       { key: "state", label: "State", sort: (row) => row.state, cell: groupState },
       { key: "partitions", label: "Partitions", number: true, sort: (row) => row.partitions, cell: (row) => count(row.partitions), title: "of this topic, with a committed offset" },
-      { key: "lag", label: "Lag", number: true, sort: (row) => row.lag, cell: (row) => (absent(row.lag) ? "\u2013" : counted(row.lag, "record")) },
-      { key: "behind", label: "Behind", number: true, sort: (row) => row.behind_ms, cell: (row) => (row.lag === 0 ? "0 s" : duration(row.behind_ms)) },
+      { key: "lag", label: "Lag", number: true, sort: (row) => row.lag, cell: lagCell },
+      { key: "behind", label: "Behind", number: true, sort: (row) => row.behind_ms, cell: behindOf },
     ],
   });
 }

@@ -1,0 +1,78 @@
+"""The newest records of partitions whose timestamps are out of order: pages follow each other without a gap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.client.admin.admin_offsets import OffsetSpan
+from odradek.console.reading.found_records import Found
+from odradek.console.reading.newest import NewestSearch
+from odradek.console.reading.scan import Progress, Span
+
+Times = Mapping[int, list[int]]
+"""The time of each record of a partition."""
+
+
+def page(times: Times, before: Mapping[int, int], count: int, passed: int = 1) -> NewestSearch:
+    """Make a search before these offsets. A filter passes the offsets that are multiples of `passed`."""
+
+    def make_scan(spans: Mapping[int, Span]) -> SimpleNamespace:
+        def run(_: int) -> Iterator[Found]:
+            for index, span in spans.items():
+                for offset in range(span.position, span.end or 0):
+                    if offset % passed == 0:
+                        yield Found(index, offset, offset + 1, times[index][offset])
+
+        return SimpleNamespace(spans=spans, progress=Progress(), run=run)
+
+    ranges = {index: OffsetSpan(0, len(each)) for index, each in times.items()}
+    spans = {index: Span(0, before.get(index, 0)) for index in times}
+    return NewestSearch(make_scan, ranges, spans, count)
+
+
+def all_pages(times: Times, count: int, passed: int = 1) -> list[list[tuple[int, int]]]:
+    """Read page after page. Return the partition and the offset of each finding."""
+    before = {index: len(each) for index, each in times.items()}
+    pages = []
+    while before:
+        search = page(times, before, count, passed)
+        pages.append([(each.partition, each.offset) for each in search.run() if isinstance(each, Found)])
+        assert len(pages[-1]) <= count
+        if before == search.places:
+            break
+        before = search.places
+    return pages
+
+
+def test_a_clock_that_runs_ahead_hides_no_record() -> None:
+    """A record from the future among older ones does not push the page past those behind it."""
+    times = {0: [1000 + offset for offset in range(100)], 1: [2000, 2001, 2002]}
+    times[0][91] = 5000
+    first, second, *_ = all_pages(times, 10)
+    assert sorted(first) == [*((0, offset) for offset in range(93, 100)), (1, 0), (1, 1), (1, 2)]
+    assert second == [(0, 91), *((0, offset) for offset in (92, 90, 89, 88, 87, 86, 85, 84, 83))]
+
+
+@pytest.mark.parametrize("passed", [1, 3])
+@given(
+    st.dictionaries(st.integers(0, 40), st.lists(st.integers(0, 50), max_size=60), max_size=5),
+    st.integers(1, 20),
+)
+def test_pages_have_each_record_once(passed: int, times: dict[int, list[int]], count: int) -> None:
+    """Whatever the timestamps are, the pages together have each finding once."""
+    found = [place for each in all_pages(times, count, passed) for place in each]
+    wanted = [(index, at) for index, each in times.items() for at in range(0, len(each), passed)]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_times_in_order_give_the_newest_of_all() -> None:
+    """If times grow with offsets, a page has the newest records of all partitions."""
+    times = {0: list(range(0, 300, 3)), 1: list(range(1, 150, 3)), 2: list(range(2, 30, 3))}
+    (first, *_) = all_pages(times, 40)
+    newest = sorted(((at, index, offset) for index, each in times.items() for offset, at in enumerate(each)))
+    assert first == [(index, offset) for _, index, offset in newest[:-41:-1]]
