@@ -97,6 +97,7 @@ def test_three_nodes_of_dev_with_a_death(tmp_path: Path) -> None:
             assert told["address"] == addresses[node_id - 1]
             pids[int(told["node"])] = int(told["pid"])
         assert line(dev.stdout) == "ready"
+        assert "look at the cluster in a browser" in line(dev.stdout)
         for node_id, address in enumerate(addresses, 1):
             create(address, f"by-{node_id}", 3)
         produce(bootstrap, "by-1", range(100))

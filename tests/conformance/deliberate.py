@@ -181,6 +181,13 @@ NOT_SEEN = {
             "before, and the client may have to ask again.",
         ),
         Remark(
+            "Metadata and FindCoordinator, just after a leader has died.",
+            "A broker that has lost its own connection to this leader waits for the successor, for three quarters of a second "
+            "at most. Later requests of the same connection wait as long. Metadata mentions a broker that has died or stopped "
+            "in order for two more seconds. Kafka names the dead leader until its session ends. After each such answer, "
+            "librdkafka would ask again only a second later (`data_plane/replication/following/departures.py`).",
+        ),
+        Remark(
             "Several requests of one connection",
             "are in progress at once, where Kafka handles one at a time. Answers keep the order of the "
             "requests. With five fetches parked, or 4 MiB of answers behind one that waits, the connection "

@@ -69,6 +69,7 @@ def test_a_leader_whose_segment_rots(tmp_path: Path) -> None:
             told = dict(word.split("=", 1) for word in line(dev.stdout).split())
             pids[int(told["node"])] = int(told["pid"])
         assert line(dev.stdout) == "ready"
+        assert "look at the cluster in a browser" in line(dev.stdout)
         with Client(bootstrap) as client:
             (created,) = client.admin.create_topics([NewTopic(TOPIC, 1, 3)])
             assert created.error is None, created.error

@@ -27,6 +27,8 @@ MODULES: Mapping[str, str] = {
     "security.scram.": "bounds of a login, of which Kafka has some",
     "security.salt_forms.": "bounds of a login, of which Kafka has some",
     "security.dialing.": "versions and bounds of a login",
+    "console.": "pages in a browser, by a process of its own that no simulated cluster has",
+    "node.supervision.console_door.": "starts the process of the console",
     "node.metrics.": "a page for monitoring, which the simulator does not read",
     "node.supervision.service_manager.": "words for systemd, which only a real process has",
     "node.garbage.": "the interpreter's own memory",
@@ -170,6 +172,7 @@ NAMED: Mapping[str, str] = {
         metadata_quorum.controller.broker_sessions SLEEPS_PER_TIMEOUT
         metadata_quorum.controller.controller SESSION_CHECKS_PER_TIMEOUT
         metadata_quorum.process_watch LOOKS_PER_SUSPICION COMPARISONS_PER_SUSPICION
+        data_plane.handlers.grouping.find_coordinator SHORT_CHARACTERS_MAX
         data_plane.replication.peer_silence FETCH_WAITS_MIN PAUSES_PER_SUSPICION
         metadata_quorum.raft.core_state FIRST_WAIT
         metadata_quorum.raft.election CHECK_QUORUM_FETCH_TIMEOUTS BEGIN_EPOCH_PER_FETCH_TIMEOUT BROKEN_CONNECTION_JITTER

@@ -35,7 +35,9 @@ def connect_url(whole_matrix: bool, tmp_path: Path) -> Iterator[str]:
     """The address of a server of Spark Connect, which runs its jobs in its own process."""
     if not whole_matrix:
         pytest.skip("starts a server of Spark Connect, so it runs only in make test-spark")
-    pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install 'pyspark[connect]'")
+    pytest.importorskip(
+        "grpc_status", reason="Spark Connect is not installed: pip install 'pyspark[connect]'"
+    )
     try:
         java_command()
     except KafkaUnavailable as reason:

@@ -112,7 +112,9 @@ def test_source_and_sink_beside_modules_of_any_name(
     """In a directory with misleading module names, a session writes a batch, copies it with a stream, and reads all
     rows."""
     if how == "connect":
-        pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install 'pyspark[connect]'")
+        pytest.importorskip(
+            "grpc_status", reason="Spark Connect is not installed: pip install 'pyspark[connect]'"
+        )
     try:
         java_command()
     except KafkaUnavailable as reason:

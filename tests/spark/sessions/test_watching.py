@@ -166,7 +166,9 @@ def test_a_declarative_pipeline(
     refresh begins a new checkpoint, and writes all rows again."""
     if not whole_matrix:
         pytest.skip("starts four Spark sessions, so it runs only in make test-spark")
-    pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install 'pyspark[connect]'")
+    pytest.importorskip(
+        "grpc_status", reason="Spark Connect is not installed: pip install 'pyspark[connect]'"
+    )
     pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'pyspark[pipelines]'")
     topics = Topics(node.bootstrap)
     source, target = topics.create(fresh_topic("flights"), 3), topics.create(fresh_topic("late"))

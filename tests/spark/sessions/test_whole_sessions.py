@@ -59,7 +59,9 @@ def test_spark_connect_on_a_cluster(
 ) -> None:
     """With Spark Connect and separate executors, batch and stream work. An error is one sentence without a
     traceback."""
-    pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install 'pyspark[connect]'")
+    pytest.importorskip(
+        "grpc_status", reason="Spark Connect is not installed: pip install 'pyspark[connect]'"
+    )
     topics = Topics(node.bootstrap)
     origin, target = topics.create(fresh_topic("origin"), 2), topics.create(fresh_topic("target"), 2)
     topics.send(origin, [b"%d" % number for number in range(30)])
