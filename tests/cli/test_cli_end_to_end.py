@@ -255,6 +255,8 @@ def test_cluster_status(run: Callable[..., Outcome], node: RunningNode, topic: s
     assert document["offline_partitions"] == document["under_replicated_partitions"] == []
     text = run("cluster", "status").out
     assert document["cluster_id"] in text
+    # On a busy machine, the disk may be called slow in a line of its own.
+    text = "".join(line for line in text.splitlines(keepends=True) if "is slow: a sync takes" not in line)
     row = words_of(text)[-1]
     assert (row[:3], row[-1]) == (["1", "online", "leads"], node.bootstrap)
     lines = text.splitlines()

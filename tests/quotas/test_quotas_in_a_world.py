@@ -374,7 +374,7 @@ def test_a_change_of_quotas_judges_many_waits_in_slices() -> None:
         await connect()
         (broker,) = (each.broker for each in nodes)
         assert broker is not None
-        services = nodes[0]._services[-1]
+        services = nodes[0].services[-1]
         services.muted |= {Waiting(number): None for number in range(2_000)}
         broker.quotas.apply({((("user", None),), "producer_byte_rate"): 1000.0})
         assert 0 < len(judged) <= 250

@@ -30,7 +30,7 @@ def sample(at: float, copied: int | None) -> Sample:
         moving={KEY: Reassignment((1, 2, 3), (3,), (1,))},
         partitions=SimpleNamespace(under_min_isr=[]),
     )
-    return Sample(at, picture, {})
+    return Sample(at, picture, {}, at)
 
 
 @pytest.mark.parametrize(

@@ -348,9 +348,10 @@ def throttle_moves(core: ClientCore, moves: Sequence[Move], bytes_per_second: in
     If other moves are throttled at the same time, their replicas stay in the lists of throttled replicas. A broker has
     only one rate: the rate that was set last applies to all moves. Raises `KafkaError` and `ClientError`.
     """
-    nodes = sorted(
-        {node for move in moves for node in (*move.before, *move.after) if node in core.cluster.brokers}
-    )
+    # Metadata mention a broker that has just died for a moment longer.
+    cluster = yield from describe_cluster(core, include_fenced=True)
+    alive = {broker.node_id for broker in cluster.brokers} - set(cluster.fenced)
+    nodes = sorted({node for move in moves for node in (*move.before, *move.after)} & alive)
     rates = [AlterConfig(key, str(bytes_per_second)) for key in _RATES]
     changes = {ConfigResource(ResourceType.BROKER, str(node)): rates for node in nodes}
     changes |= yield from _changed_lists(core, moves, ConfigOperation.APPEND)

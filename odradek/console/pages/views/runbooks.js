@@ -11,6 +11,7 @@ export const RUNBOOKS = {
   "hanging-transaction": "A transaction hangs",
   "lagging-voter": "The quorum has no leader",
   leaderless: "A partition is offline",
+  "not-seen": "A node is slow",
   "no-quorum": "The quorum has no leader",
   "silent-voter": "The quorum has no leader",
   "under-min-isr": "A topic is under-replicated",
