@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
+from confluent_kafka import ElectionType, TopicPartition
 
 from bench.failover.silence import ManyWriter, OffsetReader, Prober, TransactionReader, Writer
 from odradek.wire.coordinator_partition import coordinator_partition
@@ -47,6 +49,7 @@ COMMIT_VERSION, INIT_VERSION = 8, 4
 Answer = TypeVar("Answer", bound=Message)
 TRANSACTION_TIMEOUT_MS = 60_000
 AT_ONCE = 16
+ELECTED_SECONDS_MAX = 60.0
 
 
 @attrs.frozen
@@ -119,8 +122,17 @@ def transactions_shard(bench: Bench) -> Subject:
 def _other_shard(bench: Bench, topic: str) -> int:
     """Return a partition of a coordinators' topic that the active controller's node does not lead."""
     bench.create_coordinators()
-    active = bench.active_controller()
-    return next(index for index, leader in bench.leaders(topic).items() if leader != active)
+    places = [TopicPartition(topic, index) for index in range(SHARDS)]
+    until = time.monotonic() + ELECTED_SECONDS_MAX
+    while time.monotonic() < until:
+        active = bench.active_controller()
+        others = [index for index, leader in bench.leaders(topic).items() if leader != active]
+        if others:
+            return others[0]
+        # After kills, one node may lead everything.
+        bench.admin().elect_leaders(ElectionType.PREFERRED, places).result(ELECTED_SECONDS_MAX)
+        time.sleep(0.1)
+    raise TimeoutError(f"the active controller's node leads all of {topic}")
 
 
 def keys_of_shard(prefix: str, shard: int) -> Iterator[str]:
