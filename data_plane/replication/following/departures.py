@@ -82,14 +82,11 @@ class Departures:
             elif (
                 old is not None
                 and not old.fenced
-                and (old.in_controlled_shutdown or self._is_lost(broker_id))
+                and (old.in_controlled_shutdown or self.is_lost(broker_id) or self._has_ended(broker_id))
             ):
                 self._fenced_at[broker_id] = self._env.clock.monotonic()
             if self._lost_at.pop(broker_id, None) is not None:
                 self._wake()
-
-    def _is_lost(self, broker_id: int) -> bool:
-        return broker_id in self._lost_at or self._has_ended(broker_id)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, self._env.event()
