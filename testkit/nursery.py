@@ -13,7 +13,6 @@ import gc
 import io
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -25,6 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn, TypedDict
 
+from odradek.env.real_descriptors import readable
 from testkit.processes import command_prefix
 
 MESSAGE_BYTES_MAX = 1 << 17
@@ -112,7 +112,7 @@ class Nursery:
         """Receive one message of the nursery. Return false if none came in time. Raises `ChildProcessError` if the
         nursery has died.
         """
-        if not select.select([self._control], [], [], seconds_max)[0]:
+        if not readable([self._control.fileno()], seconds_max):
             return False
         data = self._control.recv(MESSAGE_BYTES_MAX)
         if not data:
@@ -168,7 +168,7 @@ class Nursling(subprocess.Popen[bytes]):
         open_ones = set(read)
         while open_ones:
             left = None if until is None else max(0.0, until - time.monotonic())
-            ready = select.select(list(open_ones), [], [], left)[0]
+            ready = readable(open_ones, left)
             if not ready:
                 assert timeout is not None
                 raise subprocess.TimeoutExpired(self.args, timeout)
@@ -193,7 +193,7 @@ def main(control: socket.socket) -> list[str]:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     while True:
-        ready = select.select([control.fileno(), reader], [], [])[0]
+        ready = readable([control.fileno(), reader])
         if reader in ready:
             os.read(reader, 4096)
             _report_ends(control)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import signal
 import sys
 from pathlib import Path
+
+from odradek.env.real_descriptors import readable
 
 __all__ = ["child_environment", "child_program", "end_with_parent"]
 
@@ -47,5 +48,5 @@ def end_with_parent(lifeline: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGIO,))
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    if select.select((lifeline,), (), (), 0)[0]:
+    if readable((lifeline,), 0):
         raise EOFError("the parent has ended")

@@ -1,5 +1,5 @@
-"""File descriptors of this machine: checks and closes them even on a dead device, and reads past the page
-cache. SHELL. The module works only on Linux.
+"""File descriptors of this machine: checks and closes them even on a dead device, waits for bytes, and reads past the
+page cache. SHELL. The module works only on Linux.
 
 A dead device answers every call with an error, even a `stat` of an open file. Only closing a descriptor never fails:
 Linux frees it whatever the device answers (close(2)).
@@ -16,6 +16,8 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import select
+from collections.abc import Iterable
 
 from odradek.env import ports
 from odradek.env.ports import DiskError, FileMissing
@@ -23,6 +25,7 @@ from odradek.env.ports import DiskError, FileMissing
 _ALIGNMENT_BYTES = 4096
 """The alignment of uncached reads, in bytes: the largest block size of devices in common use."""
 _BUFFER_BYTES = 1 << 20
+_BYTES_OR_END = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
 def disk_error(directory: str, path: str, operation: str, error: OSError) -> DiskError:
@@ -52,6 +55,21 @@ def close_descriptor(fd: int) -> None:
     except OSError as error:
         if error.errno == errno.EBADF:
             raise AssertionError(f"descriptor {fd} was closed twice") from error
+
+
+def readable(descriptors: Iterable[int], seconds_max: float | None = None) -> list[int]:
+    """Wait until at least one descriptor has bytes or has ended, and return each such one; none if the time is over.
+
+    `None` waits without a limit, and zero only looks. `select.select` would fail on a descriptor of 1024 or more
+    (select(2)), and a process with many connections has such ones. Raises `ValueError` for a closed descriptor.
+    """
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    found = poll.poll(None if seconds_max is None else seconds_max * 1000)
+    if closed := [descriptor for descriptor, events in found if not events & _BYTES_OR_END]:
+        raise ValueError(f"descriptors {closed} are closed")
+    return [descriptor for descriptor, _ in found]
 
 
 class RealUncachedFile:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from odradek.env.real_descriptors import readable
 from sim.campaign.results import Outcome, Results
 from sim.options import RunOptions
 
@@ -119,7 +119,7 @@ class Worker:
         used_at = time.monotonic()
         self._is_endless = False
         while b"\n" not in self._received:
-            if not select.select([process.stdout], [], [], min(LOOK_SECONDS, seconds_max))[0]:
+            if not readable([process.stdout.fileno()], min(LOOK_SECONDS, seconds_max)):
                 now, spent = time.monotonic(), _cpu_seconds(process.pid)
                 if spent > known:
                     known, used_at = spent, now

@@ -10,7 +10,6 @@ were acknowledged, failed, read, missing, and read twice.
 from __future__ import annotations
 
 import json
-import select
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 import attrs
 
+from odradek.env.real_descriptors import readable
 from tests.attacks.place import PLAIN_USERS
 
 READ_TO_THE_END_SECONDS = 120.0
@@ -68,7 +68,7 @@ def paced(rate: float) -> Iterable[None]:
     while True:
         due += 1 / rate
         wait = max(0.0, due - time.monotonic())
-        if select.select([sys.stdin], [], [], wait)[0] and not sys.stdin.readline():
+        if readable([sys.stdin.fileno()], wait) and not sys.stdin.readline():
             return
         yield None
 

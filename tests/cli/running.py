@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from unittest.mock import patch
 import attrs
 
 from odradek.cli.__main__ import main
+from odradek.env.real_descriptors import readable
 from testkit.odradek_server import living_nursery
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,7 @@ def has_ended(pid: int, seconds: float) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], seconds)[0])
+        return bool(readable([descriptor], seconds))
     finally:
         os.close(descriptor)
 

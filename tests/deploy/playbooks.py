@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import select
 import subprocess
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from odradek.env.real_descriptors import readable
 from tests.deploy.hosts import Hosts, switches
 from tests.deploy.needs import ANSIBLE, ROOT
 
@@ -112,7 +112,7 @@ class Playbooks:
         with suppress(OSError):
             while True:
                 # Ansible drops keys typed too early, so Enter comes when the output has stopped, and again if needed.
-                if select.select([terminal], [], [], _SILENCE_SECONDS)[0]:
+                if readable([terminal], _SILENCE_SECONDS):
                     output += os.read(terminal, 1 << 16).decode(errors="replace").replace("\r", "")
                 elif prompt in output[-_PROMPT_CHARACTERS_MAX:]:
                     os.write(terminal, b"\r")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from odradek.env.ports import (
     ResourcesShort,
 )
 from odradek.env.real import RealEnv
+from odradek.env.real_descriptors import readable
 from sim.machine.waiting import NodeCrashed
 from sim.machine.weather import Weather
 from sim.machine.world import World
@@ -299,13 +299,13 @@ else: threading.Event().wait()
         if is_busy:
             with open(fifo) as pipe:
                 assert int(pipe.readline()) == pid
-        assert not select.select([companion], [], [], 0)[0]
+        assert not readable([companion], 0)
     finally:
         node.kill()
         node.wait()
         assert node.stdout is not None
         node.stdout.close()
-    assert select.select([companion], [], [], 30)[0], "the companion has outlived its node"
+    assert readable([companion], 30), "the companion has outlived its node"
     os.close(companion)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ import pytest
 
 from odradek import Client, Consumer, Producer
 from odradek.client.admin.admin_topics import NewTopic
+from odradek.env.real_descriptors import readable
 from odradek.wire.errors import ErrorCode
 from odradek.wire.messages.describe_transactions import DescribeTransactionsRequest
 from odradek.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -145,7 +145,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def has_answer(client: RawClient) -> bool:
-    return bool(select.select([client.socket], [], [], 0)[0])
+    return bool(readable([client.socket.fileno()], 0))
 
 
 @pytest.mark.parametrize("acks", [-1, 1])

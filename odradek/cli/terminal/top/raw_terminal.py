@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import termios
 import tty
 from collections.abc import Sequence
 from types import FrameType, TracebackType
+
+from odradek.env.real_descriptors import readable
 
 __all__ = ["RawTerminal"]
 
@@ -82,7 +83,7 @@ class RawTerminal:
             self._leave()
             os.kill(os.getpid(), signal.SIGSTOP)
             self._enter()
-        if not select.select([self._in], [], [], seconds)[0]:
+        if not readable([self._in], seconds):
             return []
         data = os.read(self._in, 1024)
         if not data:
