@@ -156,6 +156,9 @@ def _about_host(
         message = (host.values.get(name) or {}).get("msg")
         if message and host.is_concerned:
             yield True, str(message)
+    for name in ("node_console_judged", "node_extra_judged"):
+        for message in host.values.get(name) or ():
+            yield converges, str(message)
     settings = (host.values.get("node_settings_judged") or {}).get("problems") or {}
     for sentence in (each for found in settings.values() for each in found):
         yield converges, f"settings: {sentence}"
