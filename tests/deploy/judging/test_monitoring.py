@@ -60,7 +60,7 @@ def test_a_listener_of_the_settings(listener: str, target: str) -> None:
 
 
 def test_pages_with_logins() -> None:
-    """Pages with TLS and logins need a user. A password is never sent to a page without TLS."""
+    """Pages with TLS and logins need a user. A password is only sent by TLS."""
     told = plan(odradek_security="only", odradek_metrics_access="login")
     assert "stork" in monitoring.scrape_problem(told)
     assert "name a user of odradek_users" in monitoring.scrape_problem(told)
@@ -134,7 +134,7 @@ def changed(done: subprocess.CompletedProcess[str]) -> int:
     not (ANSIBLE / "bin" / "ansible").exists(), reason="Ansible is not installed (make deploy-tools)"
 )
 def test_the_role_writes_the_files_once(tmp_path: Path) -> None:
-    """Check mode writes nothing, a run writes all files, and a second run changes nothing. A refusal writes nothing."""
+    """A run writes all files, and a second run changes nothing. A check and a refusal only report."""
     role, told = Role(tmp_path), plan()
     role.promtool(1)
     refused = role.run(told)
@@ -163,7 +163,7 @@ def test_the_role_writes_the_files_once(tmp_path: Path) -> None:
     not (ANSIBLE / "bin" / "ansible").exists(), reason="Ansible is not installed (make deploy-tools)"
 )
 def test_the_role_writes_keys_for_pages_with_logins(tmp_path: Path) -> None:
-    """With logins, authority and password are written, too. The password is shown nowhere and is not for everybody."""
+    """With logins, authority and password are written, too. The password stays hidden, and only the group may read it."""
     role, told = Role(tmp_path), plan(odradek_security="only", odradek_metrics_access="login")
     role.promtool(0)
     assert "name a user of odradek_users" in role.run(told).stdout

@@ -33,7 +33,7 @@ def release_needing(
     name: str, states: Mapping[str, Any], hosts: Sequence[str], nodes: Sequence[Mapping[str, Any]] = ()
 ) -> list[str]:
     """Return the hosts that lack the release, or an extra of it that their nodes need. `states` has the results of the
-    module `node_facts` by host. `nodes` are those of the plan; without them no extra is needed.
+    module `node_facts` by host. `nodes` are those of the plan that may need extras.
     """
     found = []
     for host in hosts:

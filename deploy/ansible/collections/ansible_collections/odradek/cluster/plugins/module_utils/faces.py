@@ -86,7 +86,8 @@ def _console(
     }
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """True if only programs on the same machine reach this host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -116,7 +117,7 @@ def face_problems(
             f"{host}: the console takes no credentials ({', '.join(refused)}): remove them from odradek_console_client, or "
             f"allow those of certificates and controllers there by {_AS_CERTIFICATE}: true."
         )
-    if _is_loopback(console["host"]):
+    if is_loopback(console["host"]):
         return
     where = console["host"] or "every interface"
     # With these keys, the node alone knows which listener the console uses.
