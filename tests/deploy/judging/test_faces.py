@@ -32,14 +32,17 @@ def told(**values: Any) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"odradek_console": "network"}, "192.0.2.1 without logins: set odradek_security to beside"),
+        (
+            {"odradek_console": "network"},
+            "stork, heron, crane: a console would show the cluster to other machines without logins: set",
+        ),
         (
             {"odradek_settings": {"odradek.console.listener": ":9644"}, "odradek_security": "only"},
-            "every interface without encryption: set odradek_console to network",
+            "other machines without encryption: set odradek_console to network",
         ),
         (
             {"odradek_host_settings": {"odradek.console.listener": "192.0.2.1:9644"}},
-            "192.0.2.1 without logins",
+            "to other machines without logins",
         ),
         (
             {
@@ -68,7 +71,7 @@ def told(**values: Any) -> dict[str, dict[str, Any]]:
     ],
 )
 def test_a_face_that_is_refused(values: dict[str, Any], words: str) -> None:
-    """Before any change, one sentence for each host names a console or a page that its node would refuse."""
+    """Before any change, one sentence names a console or a page that its node would refuse."""
     found = judged(told(**values))["problems"]
     assert found, values
     assert all(words in each for each in found), found
@@ -118,7 +121,7 @@ def rendered(tmp_path: Path, cases: dict[str, dict[str, Any]]) -> dict[str, dict
             "name": name,
             "odradek_layout": plan,
             "node": plan["nodes"][0],
-            "values": {
+            "told": {
                 "odradek_names": ["stork", "192.0.2.1"],
                 "odradek_console_names": [],
                 "odradek_console_client": {},
@@ -128,7 +131,7 @@ def rendered(tmp_path: Path, cases: dict[str, dict[str, Any]]) -> dict[str, dict
         }
         for name, plan in plans.items()
     ]
-    names = sorted({key for each in items for key in each["values"]})  # type: ignore[attr-defined]
+    names = sorted({key for each in items for key in each["told"]})  # type: ignore[attr-defined]
     task = {
         "ansible.builtin.template": {
             "src": str(ROLE / "templates/node.properties.j2"),
@@ -141,7 +144,7 @@ def rendered(tmp_path: Path, cases: dict[str, dict[str, Any]]) -> dict[str, dict
             "node_settings": {},
             "node_scram_secret": "secret",
             "node_console_keys": "/etc/odradek/console.properties",
-            **{key: f"{{{{ item.values.{key} }}}}" for key in names},
+            **{key: f"{{{{ item.told.{key} }}}}" for key in names},
         },
     }
     play = {
@@ -202,7 +205,7 @@ def test_a_node_takes_what_the_role_writes(tmp_path: Path) -> None:
         assert config.console.client["security.protocol"] == "SASL_SSL", name
         assert config.console.listener == "SASL_SSL"
         assert (config.console.tls is not None) is (place != "loopback")
-        assert properties["odradek.metrics.security.protocol"] == "SSL" or place == "more"
+        assert ("odradek.metrics.security.protocol" in properties) is (place != "more")
         if place == "network":
             assert config.console.host == "192.0.2.1"
             assert config.console.hosts == ("stork", "192.0.2.1")

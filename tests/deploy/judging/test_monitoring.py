@@ -83,6 +83,7 @@ class Role:
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -m odradek "$@"\n')
         program.chmod(0o755)
         (directory / "programs").mkdir()
+        (directory / "inventory").write_text("localhost ansible_connection=local\n")
         (directory / "authority.pem").write_text("an authority\n")
         (directory / "scraper.password").write_text("hunter2")
 
@@ -107,7 +108,15 @@ class Role:
         (self.directory / "play.yml").write_text(json.dumps([play]))
         (self.directory / "variables.yml").write_text(json.dumps(variables))
         return subprocess.run(
-            [ANSIBLE / "bin" / "ansible-playbook", "-e", "@variables.yml", *words, "play.yml"],
+            [
+                ANSIBLE / "bin" / "ansible-playbook",
+                "-i",
+                "inventory",
+                "-e",
+                "@variables.yml",
+                *words,
+                "play.yml",
+            ],
             cwd=self.directory,
             env={
                 **os.environ,

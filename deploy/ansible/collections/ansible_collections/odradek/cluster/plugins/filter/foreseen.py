@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ansible_collections.odradek.cluster.plugins.filter.releases import release_needing
+from ansible_collections.odradek.cluster.plugins.filter.releases import extras_lacking
 
 DOCUMENTATION = r"""
 name: foreseen
@@ -79,9 +79,7 @@ def _nodes(values: Mapping[str, Any], state: Mapping[str, Any], plan: Mapping[st
     release = str(values.get("odradek_release") or "")
     if release and release not in state["releases"]:
         yield f"release {release} would be installed"
-    elif release_needing(
-        release, {"": state}, [""], [{**each, "host": ""} for each in values.get("odradek_mine") or ()]
-    ):
+    elif extras_lacking(release, state, values.get("odradek_mine") or ()):
         yield f"the packages of the console would be added to release {release}"
     if release and state["current"] != release:
         yield f"release {release} would run in place of {state['current'] or 'none'}"

@@ -130,12 +130,15 @@ def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             f"odradek_security is {', '.join(stages)}: it must be the same on all hosts, one of {', '.join(STAGES)}."
         )
     reached_securely = stage in (WITHIN, ONLY)
+    faces: dict[str, list[str]] = {}
     for node in nodes:
         values = variables[node["host"]]
         told = settings_of(values, node["settings"])
         node |= faces_of(values, node, told, stage)
-        problems += face_problems(node["host"], values, node, told, stage)
+        for sentence in face_problems(values, node, told, stage):
+            faces.setdefault(sentence, []).append(node["host"])
         node["asked_port"] = node["brokers_port" if reached_securely else "client_port"]
+    problems += [f"{', '.join(dict.fromkeys(hosts))}: {sentence}" for sentence, hosts in faces.items()]
     controller_port = "controller_ssl_port" if reached_securely else "controller_port"
     servers = [f"{node['address']}:{node[controller_port]}" for node in voters]
     # Settings may have secrets, so they are kept apart from the nodes, which are passed to modules as arguments.

@@ -36,8 +36,10 @@ _value:
   elements: dict
 """
 
-TARGETS, SCRAPE, RULES = "targets.json", "scrape.yml", "odradek-rules.yml"
-AUTHORITY, PASSWORD = "authority.pem", "scraper.password"
+TARGETS = "targets.json"
+SCRAPE = "scrape.yml"
+AUTHORITY = "authority.pem"
+PASSWORD = "scraper.password"
 _NOTE = "# Written by the playbook odradek.cluster.monitoring.\n"
 
 

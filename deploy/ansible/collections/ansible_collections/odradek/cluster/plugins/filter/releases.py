@@ -12,7 +12,8 @@ DOCUMENTATION = r"""
 name: releases
 short_description: Compare the contents of a release between hosts and archive
 description:
-  - C(release_needing) lists the hosts that lack a release, or an extra of it. C(extras_needed) lists the extras of nodes.
+  - C(release_needing) lists the hosts that lack a release, or an extra of it.
+  - C(extras_needed) lists the extras of nodes, and C(extras_lacking) those that a host's release does not have.
   - C(release_problem) says why the release cannot be rolled out.
 options:
   _input:
@@ -38,12 +39,16 @@ def release_needing(
     found = []
     for host in hosts:
         state = states.get(host) or {}
-        wanted = extras_needed(each for each in nodes if each["host"] == host)
-        if name not in state.get("identities", {}) or {*wanted} - {
-            *(state.get("extras") or {}).get(name, ())
-        }:
+        mine = [each for each in nodes if each["host"] == host]
+        if name not in state.get("identities", {}) or extras_lacking(name, state, mine):
             found.append(host)
     return found
+
+
+def extras_lacking(name: str, state: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the extras that the nodes of a host need, and that its installed release does not have."""
+    there = (state.get("extras") or {}).get(name) or ()
+    return [each for each in extras_needed(nodes) if each not in there]
 
 
 def extras_needed(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -95,6 +100,7 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         return {
+            "extras_lacking": extras_lacking,
             "extras_needed": extras_needed,
             "hosts_lacking_extras": hosts_lacking_extras,
             "release_needing": release_needing,

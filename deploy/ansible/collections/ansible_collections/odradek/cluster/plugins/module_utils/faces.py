@@ -95,13 +95,15 @@ def is_loopback(host: str) -> bool:
 
 
 def face_problems(
-    host: str, values: Mapping[str, Any], node: Mapping[str, Any], settings: Mapping[str, str], stage: str
+    values: Mapping[str, Any], node: Mapping[str, Any], settings: Mapping[str, str], stage: str
 ) -> Iterator[str]:
-    """Yield a sentence for each face of a planned node that the node would refuse, or that cannot be made."""
+    """Yield a sentence for each face of a planned node that the node would refuse, or that cannot be made. It is without
+    the host's name, because several hosts may have the same problem.
+    """
     access = str(values.get("odradek_metrics_access") or OPEN)
     if access in (TLS, LOGIN) and stage == _PLAINTEXT:
         yield (
-            f"{host}: odradek_metrics_access is {access}, and hosts have certificates only if odradek_security is beside, "
+            f"odradek_metrics_access is {access}, and hosts have certificates only if odradek_security is beside, "
             "within or only."
         )
     console = node["console"]
@@ -114,22 +116,21 @@ def face_problems(
     refused = _credentials(client, has_logins)
     if refused:
         yield (
-            f"{host}: the console takes no credentials ({', '.join(refused)}): remove them from odradek_console_client, or "
+            f"the console takes no credentials ({', '.join(refused)}): remove them from odradek_console_client, or "
             f"allow those of certificates and controllers there by {_AS_CERTIFICATE}: true."
         )
     if is_loopback(console["host"]):
         return
-    where = console["host"] or "every interface"
     # With these keys, the node alone knows which listener the console uses.
     is_known = not {"listeners", "advertised.listeners", _CLIENT} & settings.keys()
     if not has_logins and is_known:
         yield (
-            f"{host}: the console of node {node['id']} would show the cluster at {where} without logins: "
+            "a console would show the cluster to other machines without logins: "
             "set odradek_security to beside, within or only, or odradek_console to loopback."
         )
     elif not console["is_encrypted"]:
         yield (
-            f"{host}: the console of node {node['id']} would show the cluster at {where} without encryption: "
+            "a console would show the cluster to other machines without encryption: "
             f"set odradek_console to network in place of {_LISTENER}, or {_PROTOCOL} to {_SSL}."
         )
 
