@@ -54,6 +54,24 @@ def faces(life: Life) -> None:
         password = (secrets / f"{USER}.password").read_text().strip()
         for name in life.told:
             _look_into(life.hosts[name].address, name, secrets / "authority.pem", password)
+    with life.step("a certificate for browsers, and keys of clients"):
+        if variables["odradek_security"] == "beside":
+            # Here the first listener in the file would be one without logins.
+            variables["odradek_security"] = "within"
+            life.secured = True
+        variables["odradek_console_certificate"] = str(life.hosts.work / "console.pem")
+        missing = play.run("reconfigure", fails=True)
+        refused(missing, "odradek_console_certificate is", "and there is no such file")
+        shown = _make_certificate(life, life.hosts.work / "console.pem")
+        variables["odradek_console_client"] = {"schema.registry.url": "http://127.0.0.1:1"}
+        play.run("reconfigure")
+        assert play.run("reconfigure").changed == 0
+        for name in life.told:
+            _look_into(life.hosts[name].address, name, shown, password)
+            mode = life.hosts.ssh(
+                name, "stat -c %a:%U /etc/odradek/console.properties /etc/odradek/tls/console.pem"
+            )
+            assert (mode or "").split() == ["600:odradek", "600:odradek"]
     with life.step("targets, rules and dashboards, read by Prometheus") as step:
         out = life.hosts.work / "prometheus"
         variables["odradek_monitoring_directory"] = str(out)
@@ -74,6 +92,28 @@ def _has_package(life: Life, name: str) -> bool:
     """True if the release that runs on a host has the package of the console."""
     asked = "ls -d /opt/odradek/current/lib/python3*/site-packages/h11 2>/dev/null || true"
     return bool(life.hosts.ssh(name, asked))
+
+
+def _make_certificate(life: Life, path: Path) -> Path:
+    """Make a key and a certificate of its own for all consoles, in one file. Return the path of the certificate."""
+    key, certificate = path.with_suffix(".key"), path.with_suffix(".crt")
+    names = ",".join(f"IP:{life.hosts[name].address}" for name in life.told)
+    words = [
+        "openssl",
+        "req",
+        "-x509",
+        "-nodes",
+        "-newkey",
+        "rsa:2048",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=consoles",
+    ]
+    words += ["-addext", f"subjectAltName={names}", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(words, check=True, capture_output=True)
+    path.write_text(key.read_text() + certificate.read_text())
+    return certificate
 
 
 def _pages(life: Life) -> list[str]:
