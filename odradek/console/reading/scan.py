@@ -43,6 +43,8 @@ __all__ = ["Progress", "Scan", "Span"]
 PARTITIONS_PER_ROUND = 32
 ROUND_RECORDS_MAX = 2000
 """The most findings of a partition in one round."""
+ROUND_HELD_BYTES_MAX = 32 << 20
+"""The bytes of findings after which no further partition adds to a round."""
 STALLS_MAX = 100
 """The most rounds in which a partition may get no batch, although it has some."""
 ASK_SECONDS_MAX = 5.0
@@ -165,6 +167,9 @@ class Scan:
         for index, fetched, only_stable in self._fetched(chosen, is_endless):
             span = self.spans[index]
             self.progress.scanned_bytes += len(fetched.data)
+            if sum(each.held_bytes for each in findings) > ROUND_HELD_BYTES_MAX:
+                # Its turn comes, since another partition is first in each round.
+                continue
             if not fetched.data:
                 self._pass_over(span, fetched, only_stable)
                 continue
