@@ -37,6 +37,7 @@ from odradek.console.views.messages import DownloadQuery, download
 from odradek.wire.batches.batch_header import HEADER, HEADER_SIZE, parse_header, seal
 from odradek.wire.batches.records import RecordBatchBuilder
 from odradek.wire.batches.transaction_markers import build_marker
+from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
 
 DECODERS = Decoders(DecodingSettings())
@@ -350,3 +351,42 @@ def test_a_round_of_many_partitions_holds_bounded_bytes(monkeypatch: pytest.Monk
     assert sorted(index for index, _ in taken) == list(range(20))
     assert len({number for _, number in taken}) == 20
     assert scan.reason == "end"
+
+
+def test_a_followed_partition_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition whose leader is gone for a while is followed on where it was left; a deleted one is not."""
+    monkeypatch.setattr(Log, "run", lambda self, outcome: outcome, raising=False)
+    clock = [0.0]
+    monkeypatch.setattr(scan_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(scan_module.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    log, asked = Log(batch(0, b"a")), []
+    codes = {0: ErrorCode.LEADER_NOT_AVAILABLE, 1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+    def fetch(
+        log: Log, offsets: Mapping[TopicPartition, int], *, only_stable: bool, wait_ms: int, deadline: float
+    ) -> dict[TopicPartition, FetchedBatches | KafkaError]:
+        asked.append(({key.partition for key in offsets}, deadline - clock[0]))
+        clock[0] += 0.1
+        return {
+            key: KafkaError(codes[key.partition])
+            if key.partition in codes
+            else log.fetch(offset, only_stable)
+            for key, offset in offsets.items()
+        }
+
+    monkeypatch.setattr(scan_module, "fetch_batches", fetch)
+    scan = Scan(log, "t", {0: Span(0, None), 1: Span(0, None)}, None)
+    found = []
+    for item in scan.run(1000):
+        if isinstance(item, Found):
+            found.append(item.offset)
+        if clock[0] > 30.0:
+            break
+        if clock[0] > 10.0 and codes:
+            assert scan.spans[0].failure is not None
+            codes.clear()
+    assert found == [0]
+    assert scan.spans[0].failure is None
+    assert scan.spans[1].failure is not None
+    again = [patience for which, patience in asked if which == {0}]
+    assert len([each for each in again if each == scan_module.ASK_AGAIN_SECONDS_MAX]) in range(2, 6)
