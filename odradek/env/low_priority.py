@@ -48,6 +48,6 @@ def give_way() -> bool:
 
 
 def give_memory_way() -> None:
-    """Let the kernel choose this process before others, such as its node, when memory is used up. Without `/proc` it does nothing."""
+    """Let the kernel choose this process before others, such as its node, when memory is used up. Only Linux lets it choose."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
         score.write(str(MEMORY_SCORE))

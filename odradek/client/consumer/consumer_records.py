@@ -31,7 +31,7 @@ each further failure, so that failed searches cost little.
 class BatchRecords:
     """The records of the batch that begins at `position` of `data` and whose header is `header`.
 
-    The caller passes the same `last_shapes` for all batches. A record with more than `headers_max` headers is refused. Raises `CorruptBatch`, `InvalidRecord` (both
+    The caller passes the same `last_shapes` for all batches. Raises `CorruptBatch`, `InvalidRecord` (both
     `KafkaError`), as `odradek.wire.batches.records.records` does. An error in a record is raised by the call of
     `take` that begins at this record.
     """
@@ -39,12 +39,12 @@ class BatchRecords:
     __slots__ = (
         "_data",
         "_error",
-        "_headers_max",
         "_partition",
         "_place",
         "_shapes",
         "_topic",
         "header",
+        "headers_max",
         "is_used_up",
     )
 
@@ -59,7 +59,6 @@ class BatchRecords:
         decompressed_bytes_max: int,
         crc: bool,
         last_shapes: LastShapes,
-        headers_max: int = HEADERS_ANY,
     ) -> None:
         if crc and not check_crc(data, position, header.size):
             raise CorruptBatch(
@@ -74,7 +73,8 @@ class BatchRecords:
         self._topic = topic
         self._partition = partition
         self._shapes = last_shapes
-        self._headers_max = headers_max
+        self.headers_max = HEADERS_ANY
+        """A record with more headers is refused."""
         self._error: InvalidRecord | None = None
         # The state of the parser: the position in the data, twice the next offset delta (zigzag), the number of records
         # left, and the number of records left at which the next search for a run is due. The first record's timestamp
@@ -138,7 +138,7 @@ class BatchRecords:
                     due,
                     header,
                     key_errors="replace",
-                    headers_max=self._headers_max,
+                    headers_max=self.headers_max,
                 )
                 left -= count
         finally:

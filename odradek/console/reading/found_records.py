@@ -207,8 +207,8 @@ def _take_batch(
             decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
             crc=True,
             last_shapes=shapes,
-            headers_max=RECORD_HEADERS_MAX,
         )
+        batch.headers_max = RECORD_HEADERS_MAX
         yield
         while not batch.is_used_up:
             for record in batch.take(_TAKEN_AT_ONCE):
