@@ -71,7 +71,7 @@ def _check_hidden_troubles(by: Callable[..., Outcome]) -> None:
     assert listed.code != 0
     assert "the troubles of the disks of broker 1 were not seen" in listed.out
     assert "DESCRIBE_CONFIGS" in listed.err or "CLUSTER_AUTHORIZATION_FAILED" in listed.err, listed.err
-    (broker,) = by("client", "disk", "list", "--json").json()["brokers"]
+    (broker,) = by("client", "disk", "list", "--json").json(1)["brokers"]
     assert broker["troubles_unknown"]
     assert by("client", "disk", "list", "--topics").code == 0
     (broker,) = by("admin", "disk", "list", "--json").json()["brokers"]
@@ -89,7 +89,7 @@ def _check_history(data: Path, port: int) -> None:
         assert isinstance(document, dict)
         if status == 200:
             who = {row["what"]: row["who"] for row in document["rows"]}
-            assert who["topic t was created with 1 partition"] == "User:admin", who
+            assert "User:admin" in {name for what, name in who.items() if "topic t" in what and "created" in what}, who
             assert None not in [row["who"] for row in document["rows"] if row["kind"] == "acl"]
             events = browser.ok("/api/overview")["events"]
             assert [each["who"] for each in events][:1] == ["User:admin"], events
