@@ -9,6 +9,7 @@ A token lasts `TOKEN_SECONDS` after each renewal. So the tokens of a console tha
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Mapping
 
 import attrs
@@ -28,6 +29,8 @@ TOKEN_SECONDS = 15 * 60.0
 ASK_SECONDS_MAX = 10.0
 _LAST_SECONDS_MAX = 2.0
 """The time for the last requests, when the console ends."""
+_TRIES_MAX = 50
+_PAUSE_SECONDS = 0.1
 _SUPER_USERS = "super.users"
 _ANONYMOUS = "User:ANONYMOUS"
 _GONE = frozenset(
@@ -84,8 +87,7 @@ class TokenMaker:
             token = admin.create_delegation_token(
                 owner=owner, renewers=[self._own(admin)], max_lifetime_ms=int(LIFE_SECONDS_MAX * 1000)
             )
-            # Its first end is that of the cluster, which may be a day away.
-            admin.renew_delegation_token(token.hmac, period_ms=int(self._seconds * 1000))
+            self._shorten(admin, token)
         except AuthenticationFailed as error:
             raise _own_user_refused(error) from error
         except KafkaError as error:
@@ -93,6 +95,22 @@ class TokenMaker:
                 raise
             raise _refusal(error, owner, self._own_principal) from error
         return token
+
+    def _shorten(self, admin: Admin, token: DelegationToken) -> None:
+        """Let a new token last for `seconds`, because its first end is that of the cluster, which may be a day away. Raises
+        `KafkaError`, `ClientError`.
+        """
+        tries = _TRIES_MAX
+        while True:
+            try:
+                admin.renew_delegation_token(token.hmac, period_ms=int(self._seconds * 1000))
+                return
+            except KafkaError as error:
+                tries -= 1
+                # A controller of Apache Kafka finds a token only some moments after it has created it.
+                if error.code is not ErrorCode.DELEGATION_TOKEN_NOT_FOUND or not tries:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
 
     def renew(self, token: DelegationToken) -> None:
         """Let a token last for `seconds` from now. Raises `TokenGone`, `KafkaError`, `ClientError`."""

@@ -89,7 +89,9 @@ def _check_history(data: Path, port: int) -> None:
         assert isinstance(document, dict)
         if status == 200:
             who = {row["what"]: row["who"] for row in document["rows"]}
-            assert "User:admin" in {name for what, name in who.items() if "topic t" in what and "created" in what}, who
+            assert "User:admin" in {
+                name for what, name in who.items() if "topic t" in what and "created" in what
+            }, who
             assert None not in [row["who"] for row in document["rows"] if row["kind"] == "acl"]
             events = browser.ok("/api/overview")["events"]
             assert [each["who"] for each in events][:1] == ["User:admin"], events

@@ -40,6 +40,9 @@ def place(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
             "inter.broker.listener.name": "PLAINTEXT",
             "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+            "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            ),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
             "delegation.token.secret.key": "a secret of all nodes",
@@ -66,7 +69,8 @@ def test_kafka_takes_the_tokens_of_the_console(place: Place, monkeypatch: pytest
     with console_for(place.settings()) as console:
         assert refused(place.person(console, "eve"))[:2] == (403, "CREATE_TOKENS_NEEDED")
         dora = place.person(console, "dora")
-        assert dora.log_in(certificate=True) == (200, {})
+        status, document = dora.log_in(certificate=True)
+        assert status == 200, str(document)
         assert topics_of(dora) == [OURS]
         (first,) = place.tokens("User:dora")
         until(lambda: time.time() * 1000 > first.expires_at_ms + 500, "time stands still")
