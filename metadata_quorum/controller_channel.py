@@ -429,7 +429,10 @@ class ControllerChannel:
         if message.API_KEY in SENT_PLAIN or (sender is NODE_ITSELF and service.doors is not None):
             # The controller must check this node's own rights, so the request is not sent in an envelope for
             # a client.
-            peer = self._peers.channel(*address)
+            # A heartbeat has a connection of its own, as in Kafka. Behind a request that takes long it would come too
+            # late, and its time limit would end the connection for both.
+            lane = "heartbeats" if message.API_KEY == ApiKey.BROKER_HEARTBEAT else ""
+            peer = self._peers.channel(*address, lane)
             response = await self._ask_there(peer, message, version, deadline)
             return None if getattr(response, "error_code", 0) == ErrorCode.NOT_CONTROLLER else response
         # Clients' requests have a connection of their own. A large decision takes long. Heartbeats on the

@@ -152,21 +152,38 @@ def _send(
     kind: type[Answer],
     codes: Callable[[Answer], Iterable[int]],
 ) -> None:
-    """Send all requests, a few at once. Raises `RuntimeError` if `codes` of an answer has an error code."""
+    """Send all requests, a few at once. The first one is repeated while the coordinator loads its shard.
+
+    Raises `RuntimeError` if `codes` of an answer has another error code, or the shard is not loaded in time.
+    """
     wire = RawConnection(address)
     waiting: deque[type[Message]] = deque()
 
-    def settle() -> None:
-        answer = wire.receive(waiting.popleft(), version)
-        assert isinstance(answer, kind)
-        if failed := {ErrorCode(each).name for each in codes(answer) if each}:
-            raise RuntimeError(f"the shard could not be filled: {', '.join(sorted(failed))}")
-
-    for request in requests:
-        if len(waiting) == AT_ONCE:
-            settle()
+    def send(request: Message) -> None:
         wire.send(request, version)
         waiting.append(type(request))
+
+    def errors() -> set[ErrorCode]:
+        answer = wire.receive(waiting.popleft(), version)
+        assert isinstance(answer, kind)
+        return {ErrorCode(each) for each in codes(answer) if each}
+
+    def settle(failed: set[ErrorCode]) -> None:
+        if failed:
+            raise RuntimeError(
+                f"the shard could not be filled: {', '.join(sorted(each.name for each in failed))}"
+            )
+
+    until = time.monotonic() + ELECTED_SECONDS_MAX
+    send(requests[0])
+    while ErrorCode.COORDINATOR_LOAD_IN_PROGRESS in (failed := errors()) and time.monotonic() < until:
+        time.sleep(0.1)
+        send(requests[0])
+    settle(failed)
+    for request in requests[1:]:
+        if len(waiting) == AT_ONCE:
+            settle(errors())
+        send(request)
     while waiting:
-        settle()
+        settle(errors())
     wire.socket.close()

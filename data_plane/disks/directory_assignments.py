@@ -20,8 +20,8 @@ from odradek.wire.messages.assign_replicas_to_dirs import (
 )
 from odradek.wire.topic_partition import TopicIdPartition
 
-ASSIGNMENTS_PER_REQUEST = 2250
-"""The most assignments in one request; Kafka's limit."""
+ASSIGNMENTS_PER_REQUEST = 190
+"""The most assignments in one request, so that the controller decides it at once. Kafka sends up to 2,250."""
 RETRY_SECONDS = 0.2
 _FINAL = frozenset(
     (

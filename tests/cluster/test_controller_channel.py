@@ -28,6 +28,7 @@ from odradek.node.connections.connection_limits import ConnectionLimits
 from odradek.wire.api import api_versions
 from odradek.wire.codec import decode, encode
 from odradek.wire.errors import ErrorCode, KafkaError, MalformedMessage
+from odradek.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from odradek.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from odradek.wire.messages.create_topics import (
     CreatableTopic,
@@ -129,6 +130,8 @@ class Service:
         if isinstance(request, CreateTopicsRequest):
             topics = [CreatableTopicResult(name=topic.name, error_code=code) for topic in request.topics]
             response = CreateTopicsResponse(self.node_id, topics)
+        if isinstance(request, AlterPartitionRequest):
+            response = AlterPartitionResponse(self.node_id, code)
         deferred = Deferred(request, response, 0)
         if self.silent:
             self.held.append(deferred)
@@ -149,7 +152,7 @@ class Node:
         table = build_controller_table(
             self.service,
             MetadataImage,
-            (CreateTopicsRequest, BrokerHeartbeatRequest),
+            (CreateTopicsRequest, BrokerHeartbeatRequest, AlterPartitionRequest),
             DescribedController(node_id, NODE_CONFIGS, LogLevels(), env.long_work, MetadataImage),
         )
         serve_table(
@@ -212,6 +215,7 @@ def elect(nodes: dict[int, Node], leader_id: int) -> None:
 
 
 HEARTBEAT = BrokerHeartbeatRequest(3, 1, 1)
+ALTER = AlterPartitionRequest(3, 1, [])
 CREATE = CreateTopicsRequest([CreatableTopic("t", 1, 1, [], [])], 1000, False)
 
 
@@ -418,6 +422,24 @@ def test_a_new_leader_ends_the_questions_to_a_silent_one() -> None:
         assert nodes[1].answers[0].throttle_time_ms == 3
         nodes[2].service.held[0].release()
         await world.sleep(1.0)
+
+    play(script)
+
+
+def test_a_heartbeat_does_not_wait_for_a_request_that_takes_long() -> None:
+    """A broker's heartbeat is answered while the controller still decides the broker's changes of in-sync replicas."""
+
+    async def script(world: World, nodes: dict[int, Node]) -> None:
+        elect(nodes, 2)
+        nodes[2].service.silent = True
+        changed = world.spawn(nodes[1].ask, ALTER, 60.0)
+        await world.sleep(1.0)
+        nodes[2].service.silent = False
+        assert isinstance(await nodes[1].ask(HEARTBEAT, 1.0), BrokerHeartbeatResponse)
+        assert not changed.is_set()
+        nodes[2].service.held[0].release()
+        await world.wait(changed, 0.5)
+        assert [type(each) for each in nodes[1].answers] == [BrokerHeartbeatResponse, AlterPartitionResponse]
 
     play(script)
 

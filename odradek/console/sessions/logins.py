@@ -162,6 +162,11 @@ def _silent() -> ViewError:
     return ViewError(502, "BROKER_UNAVAILABLE", "no broker answers, so nobody can log in now")
 
 
+def _may_be_sent(text: str) -> bool:
+    """True if a client can send this text. JSON may have halves of characters (lone surrogates), which no encoding has."""
+    return 0 < len(text) <= _CHARACTERS_MAX and not any("\ud800" <= each <= "\udfff" for each in text)
+
+
 class Logins:
     """The sessions of a console whose cluster asks for logins."""
 
@@ -398,7 +403,7 @@ class Logins:
         texts = {}
         for name in ("mechanism", "user", "password", "token"):
             value = given.get(name)
-            if value is not None and (not isinstance(value, str) or not 0 < len(value) <= _CHARACTERS_MAX):
+            if value is not None and not (isinstance(value, str) and _may_be_sent(value)):
                 raise ViewError(
                     400, "INVALID_LOGIN", f"{name} is a text of at most {_CHARACTERS_MAX} characters"
                 )

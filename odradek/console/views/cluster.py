@@ -188,7 +188,7 @@ def overview(session: Session, query: NoQuery) -> Overview:
         topics=len(picture.topics),
         partitions=found.total,
         offline=len(found.offline),
-        under_replicated=len(set(found.behind) - set(found.arriving)) + len(found.under_min_isr),
+        under_replicated=len(found.under_replicated),
         under_min_isr=len(found.under_min_isr),
         moving=None if picture.moving is None else len(picture.moving),
         records_per_second=_records_per_second(before, now),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -49,6 +49,8 @@ TAIL_PARTITIONS_MAX = 32
 TAIL_SECONDS_MAX = 600.0
 _WITHOUT_LIMIT = 1 << 62
 _PROGRESS_SECONDS = 0.5
+_FAILED_MAX = 20
+"""The most failed partitions in the progress. The end of a search has all of them."""
 _FORMATS = about("the format of the keys", choices=FORMATS)
 _PARTITION_MAX = (1 << 31) - 1
 _HEADER = r"^[^=\u0000-\u001f\u007f]*=[^\u0000-\u001f\u007f]*$"
@@ -103,6 +105,14 @@ class MessagesQuery:
 
 
 @attrs.frozen(kw_only=True)
+class FailedPartition:
+    """A partition that was not read to its end, or that is silent now."""
+
+    partition: int = attrs.field(metadata=about("the partition"))
+    sentence: str = attrs.field(metadata=about("the reason"))
+
+
+@attrs.frozen(kw_only=True)
 class SearchProgress:
     """The progress of a search."""
 
@@ -112,14 +122,9 @@ class SearchProgress:
         metadata=about("offsets to read at most; null if new records are awaited")
     )
     found: int = attrs.field(metadata=about("records that were found"))
-
-
-@attrs.frozen(kw_only=True)
-class FailedPartition:
-    """A partition that was not read to its end."""
-
-    partition: int = attrs.field(metadata=about("the partition"))
-    sentence: str = attrs.field(metadata=about("the reason"))
+    failed: Sequence[FailedPartition] = attrs.field(
+        metadata=about("partitions that give no answer now, at most 20; those of a tail are asked again")
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -212,24 +217,30 @@ class _Search:
             scanned_bytes=progress.scanned_bytes,
             total=self._total,
             found=progress.found,
+            failed=_failed(self._failures)[:_FAILED_MAX],
         )
 
     def end(self) -> SearchEnd:
         """Return why the search has ended, and how to go on."""
         if self._newest is not None:
-            failures, places, reason = self._newest.failures, self._newest.places, self._newest.reason
+            places, reason = self._newest.places, self._newest.reason
             text = places_text(places) if places else None
         else:
             assert self._scan is not None
             spans = self._scan.spans
-            failures = {index: span.failure for index, span in spans.items() if span.failure is not None}
             places = {index: span.position for index, span in spans.items() if not span.is_done}
             text = places_text(places) if places else None
             text = None if text is None else f"at:{text}"
             # A tail that was broken off has no reason of its own.
             reason = self._scan.reason or "budget"
-        failed = [FailedPartition(partition=index, sentence=text) for index, text in sorted(failures.items())]
-        return SearchEnd(reason=reason, next_=text, failed=failed)
+        return SearchEnd(reason=reason, next_=text, failed=_failed(self._failures))
+
+    @property
+    def _failures(self) -> dict[int, str]:
+        if self._newest is not None:
+            return self._newest.failures
+        assert self._scan is not None
+        return {index: span.failure for index, span in self._scan.spans.items() if span.failure is not None}
 
     @property
     def _progress(self) -> Progress:
@@ -237,6 +248,10 @@ class _Search:
             return self._newest.progress
         assert self._scan is not None
         return self._scan.progress
+
+
+def _failed(failures: Mapping[int, str]) -> list[FailedPartition]:
+    return [FailedPartition(partition=index, sentence=text) for index, text in sorted(failures.items())]
 
 
 def _begin_tail(spans: dict[int, Span]) -> None:

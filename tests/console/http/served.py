@@ -108,7 +108,10 @@ def serving(
                 token.append(trio.lowlevel.current_trio_token())
                 found.append(Served(listener.port, server, log))
                 ready.set()
-                await server.accept_loop()
+                try:
+                    await server.accept_loop()
+                finally:
+                    server.close()
 
     def run() -> None:
         try:
