@@ -28,7 +28,16 @@ from typing import Protocol
 import attrs
 import h11
 
-from odradek.console.http.messages import BadTarget, Gone, Headers, Request, Response, Stream, parse_target
+from odradek.console.http.messages import (
+    BadTarget,
+    ClientCertificate,
+    Gone,
+    Headers,
+    Request,
+    Response,
+    Stream,
+    parse_target,
+)
 from odradek.env.ports import Clock, Conn, ConnectionLost, Listener, Log, TaskGroup
 from odradek.security.handshakes import network_of
 
@@ -51,8 +60,8 @@ _REFUSED: Mapping[int, str] = {
 class Encryption(Protocol):
     """The TLS of a listener."""
 
-    async def handshake(self, conn: Conn) -> Conn:
-        """Do the handshake. Raises `ConnectionLost`."""
+    async def handshake(self, conn: Conn) -> tuple[Conn, ClientCertificate | None]:
+        """Do the handshake. Return the encrypted connection, and the client's certificate. Raises `ConnectionLost`."""
 
 
 @attrs.frozen
@@ -178,15 +187,15 @@ class HttpServer:
             each.conn.close()
 
     async def _serve(self, peer: _Peer) -> None:
-        conn = peer.conn
+        conn, certificate = peer.conn, None
         try:
             if self._encryption is not None:
                 deadline = self._clock.monotonic() + self._limits.request_seconds_max
                 with self._clock.timeout_at(deadline) as waited:
-                    conn = await self._encryption.handshake(conn)
+                    conn, certificate = await self._encryption.handshake(conn)
                 if waited.expired:
                     return
-            await _Exchanges(self, peer, conn).run()
+            await _Exchanges(self, peer, conn, certificate).run()
         except ConnectionLost:
             return
         except Exception:  # noqa: BLE001 - a bug ends only its connection
@@ -248,10 +257,13 @@ class _Refused(Exception):
 class _Exchanges:
     """The requests and responses of one connection."""
 
-    def __init__(self, server: HttpServer, peer: _Peer, conn: Conn) -> None:
+    def __init__(
+        self, server: HttpServer, peer: _Peer, conn: Conn, certificate: ClientCertificate | None
+    ) -> None:
         self._server = server
         self._peer = peer
         self._conn = conn
+        self._certificate = certificate
         self._clock = server.clock
         self._limits = server.limits
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -325,6 +337,7 @@ class _Exchanges:
             self._peer.host,
             self._server.has_encryption(),
             body,
+            self._certificate,
         )
 
     async def _body(self, headers: Headers) -> bytes | None:

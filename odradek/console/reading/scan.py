@@ -17,6 +17,7 @@ Rules
 * The seconds in which the reader handles a finding do not count.
 * A partition that is followed may lose its leader for a while. It is asked again, and read on where it was left.
 * Budgets: bytes and seconds of a scan, bytes that a round holds, bytes that a batch decompresses to.
+* All scans of a console share a pace (`pace.py`), so that they leave the brokers to others. A scan rests between rounds.
 """
 
 from __future__ import annotations
@@ -30,8 +31,15 @@ import attrs
 
 from odradek.client.errors import is_retriable
 from odradek.console.reading.batch_fetches import FetchedBatches, fetch_batches
-from odradek.console.reading.found_records import Found, PartitionFindings, Tick, take_findings
+from odradek.console.reading.found_records import (
+    TICK_SECONDS,
+    Found,
+    PartitionFindings,
+    Tick,
+    take_findings,
+)
 from odradek.console.reading.open_transactions import OpenTransactions
+from odradek.console.reading.pace import Pace
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
 
@@ -119,8 +127,12 @@ class Scan:
         with_markers: bool = True,
         bytes_max: int = SCAN_BYTES_MAX,
         seconds_max: float = SCAN_SECONDS_MAX,
+        pace: Pace | None = None,
     ) -> None:
-        """Make a scan; nothing is fetched yet. With `with_markers`, the markers of transactions are found, too."""
+        """Make a scan; nothing is fetched yet. With `with_markers`, the markers of transactions are found, too. Without a
+        `pace`, the scan has one of its own.
+        """
+        self._pace = pace or Pace()
         self._client = client
         self._topic = topic
         self.spans = dict(spans)
@@ -155,7 +167,9 @@ class Scan:
             due = [index for index in pending if (self.spans[index].again_at or now) <= now]
             if due:
                 most = min(limit - self.progress.found, ROUND_RECORDS_MAX)
+                before = self.progress.scanned_bytes
                 yield from self._timed(self._round(self._chosen(due), most, is_endless))
+                yield from self._timed(_rest(self._pace.rest_seconds(self.progress.scanned_bytes - before)))
             else:
                 time.sleep(IDLE_SECONDS)
             yield Tick()
@@ -283,6 +297,14 @@ class Scan:
             span.end = span.position
         elif fetched.high_watermark > span.position:
             _count_stall(span)
+
+
+def _rest(seconds: float) -> Iterator[Tick]:
+    """Pause for so long, in pieces, so that the reader can drop the scan meanwhile."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, TICK_SECONDS))
+        yield Tick()
 
 
 def _count_stall(span: Span) -> None:

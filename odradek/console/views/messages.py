@@ -14,6 +14,7 @@ from odradek.console.decoding.decoded import FORMATS
 from odradek.console.decoding.steps import STREAM_STEPS_MAX, Steps
 from odradek.console.reading.found_records import Found, Tick
 from odradek.console.reading.newest import NewestSearch
+from odradek.console.reading.pace import Pace
 from odradek.console.reading.record_filters import PATTERN_CHARACTERS_MAX, RecordFilter, record_filter
 from odradek.console.reading.scan import Progress, Scan, Span
 from odradek.console.reading.shown_records import ShownRecord, show
@@ -157,7 +158,7 @@ def messages(session: Session, query: MessagesQuery, stream: EventStream) -> Non
         ranges, spans = find_spans(client, query.topic, query.partition, start, parse_places(query.before))
         if query.tail:
             _begin_tail(spans)
-        search = _Search(client, query, ranges, spans, fits)
+        search = _Search(client, query, ranges, spans, fits, session.pace)
         steps = Steps(STREAM_STEPS_MAX, "this search has decoded as much as it may: open the record")
         told_at = time.monotonic()
         over_at = told_at + TAIL_SECONDS_MAX
@@ -185,11 +186,12 @@ class _Search:
         ranges: dict[int, OffsetSpan],
         spans: dict[int, Span],
         fits: RecordFilter | None,
+        pace: Pace,
     ) -> None:
         self._total = None if query.tail else sum(span.left for span in spans.values())
 
         def make_scan(of: dict[int, Span]) -> Scan:
-            return Scan(client, query.topic, of, fits, with_markers=query.markers)
+            return Scan(client, query.topic, of, fits, with_markers=query.markers, pace=pace)
 
         start = parse_start(query.from_)
         self._limit = _WITHOUT_LIMIT if query.tail else query.limit
@@ -298,7 +300,7 @@ def _one(session: Session, topic: str, partition: int, offset: int) -> Found:
             raise ViewError(503, "PARTITION_NOT_READ", span.failure)
         if span.position == offset and not span.is_done:
             span.end = offset + 1
-            scan = Scan(client, topic, spans, None)
+            scan = Scan(client, topic, spans, None, pace=session.pace)
             for item in scan.run(1):
                 if isinstance(item, Found) and item.offset == offset:
                     return item
@@ -356,7 +358,7 @@ def download(session: Session, query: DownloadQuery, stream: ByteStream) -> None
     fits = _filter_of(session, query)
     with session.open_client() as client:
         _, spans = find_spans(client, query.topic, query.partition, start, {})
-        scan = Scan(client, query.topic, spans, fits, with_markers=False)
+        scan = Scan(client, query.topic, spans, fits, with_markers=False, pace=session.pace)
         stream.begin(f"{query.topic}.jsonl", "application/x-ndjson")
         lines: list[bytes] = []
         failed: list[str] = []

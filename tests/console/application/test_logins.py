@@ -46,6 +46,7 @@ def test_a_stranger_only_learns_how_to_log_in(console: Console) -> None:
         "user": None,
         "mechanisms": ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"],
         "login_needed": True,
+        "certificate_user": None,
         "cluster_id": None,
         "version": session["version"],
         "is_kafka": None,

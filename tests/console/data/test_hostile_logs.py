@@ -23,6 +23,7 @@ from odradek.console.reading.found_records import (
     PartitionFindings,
     take_findings,
 )
+from odradek.console.reading.pace import Pace
 from odradek.console.reading.scan import Scan, Span
 from odradek.console.reading.shown_records import HEADERS_MAX, ShownRecord, show
 from odradek.console.reading.transaction_states import (
@@ -217,7 +218,7 @@ def test_a_download_that_is_not_whole_ends_with_an_error(
         monkeypatch.setattr(messages_module, "Scan", functools.partial(Scan, bytes_max=1))
     sent: list[bytes] = []
     stream = SimpleNamespace(begin=lambda *_: None, write=sent.append, is_over=False)
-    session = SimpleNamespace(open_client=lambda: nullcontext(log), decoders=DECODERS)
+    session = SimpleNamespace(open_client=lambda: nullcontext(log), decoders=DECODERS, pace=Pace())
     with pytest.raises(ViewError) as caught:
         download(session, DownloadQuery(topic="t"), stream)
     assert caught.value.code == code
