@@ -196,7 +196,7 @@ def _look(client: Client, groups: Sequence[str]) -> list[tuple[GroupDescription,
 
 
 def lag_text(lags: Sequence[PartitionLag]) -> tuple[str, bool]:
-    """Write the lag of all partitions together, and what is unknown of it. Return (text, whether it deserves a look)."""
+    """Write the lag of all partitions together, with its unknown parts. Return (text, whether it deserves a look)."""
     from odradek.wire.errors import KafkaError
 
     lag = sum(each.lag or 0 for each in lags)
