@@ -226,7 +226,7 @@ class Application:
         assert run is not None
         try:
             if session.is_limited:
-                async with self._turns.of(session):
+                async with self._turns.of(session.sharer):
                     shared.body = await self._workers.run(lambda: encode_document(run(session, query)))
             else:
                 shared.body = await self._workers.run(lambda: encode_document(run(session, query)))

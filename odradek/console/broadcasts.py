@@ -76,7 +76,9 @@ class Broadcasts:
 
     def response(self, name: str, route: Route, session: Session, query: object) -> Response:
         """Make the response to a listener. Its events have this name. Raises `ViewError`."""
-        mine = sum(len(poll.listeners) for (owner, *_), poll in self._polls.items() if owner is session)
+        mine = sum(
+            len(poll.listeners) for (owner, *_), poll in self._polls.items() if owner.sharer == session.sharer
+        )
         if session.is_limited and mine >= LISTENERS_OF_USER_MAX:
             raise ViewError(
                 503,

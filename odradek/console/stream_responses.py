@@ -7,7 +7,7 @@ and `STREAMS_OF_USER_MAX` of a user who has logged in.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from urllib.parse import quote
 
 from odradek.console.http.messages import Gone, Response, Send
@@ -53,7 +53,7 @@ class StreamResponses:
         self._call_soon = call_soon
         self._tasks = tasks
         self._log = log
-        self._running: Counter[Session] = Counter()
+        self._running: Counter[Hashable] = Counter()
 
     def statistics(self) -> dict[str, int]:
         """Return the number of streams that run."""
@@ -61,7 +61,7 @@ class StreamResponses:
 
     async def response(self, route: Route, session: Session, query: object) -> Response:
         """Make the response of a view that goes on. Raises `ViewError`."""
-        if session.is_limited and self._running[session] >= STREAMS_OF_USER_MAX:
+        if session.is_limited and self._running[session.sharer] >= STREAMS_OF_USER_MAX:
             raise ViewError(
                 503, "TOO_MANY_STREAMS", f"you have {STREAMS_OF_USER_MAX} streams already: close another page"
             )
@@ -118,12 +118,12 @@ class StreamResponses:
         work: Callable[[], None],
         fail: Callable[[ViewError], None],
     ) -> None:
-        self._running[session] += 1
-        self._tasks.start_soon(self._work, session, stream, work, fail, name="console stream")
+        self._running[session.sharer] += 1
+        self._tasks.start_soon(self._work, session.sharer, stream, work, fail, name="console stream")
 
     async def _work(
         self,
-        session: Session,
+        sharer: Hashable,
         stream: ThreadStream,
         work: Callable[[], None],
         fail: Callable[[ViewError], None],
@@ -140,9 +140,9 @@ class StreamResponses:
                 found = ViewError(500, "BUG", "the console has a bug here; its log has more")
             fail(found)
         finally:
-            self._running[session] -= 1
-            if not self._running[session]:
-                del self._running[session]
+            self._running[sharer] -= 1
+            if not self._running[sharer]:
+                del self._running[sharer]
             stream.finish()
 
 

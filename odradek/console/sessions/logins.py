@@ -378,7 +378,7 @@ class Logins:
             raise found from None
         account = _Account(self._new_secret().encode(), session, 1, grant)
         self._accounts[account.key] = account
-        return await self._opened(request, account, (CERTIFICATE, owner), grants.ends_after(grant))
+        return await self._opened(request, account, session.sharer, grants.ends_after(grant))
 
     async def _session_of(self, grant: Grant) -> Session:
         """Open the clients of a grant. All brokers get to know its token, each in its own time. Raises the errors of the

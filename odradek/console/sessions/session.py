@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 from odradek.client.core.client_keys import AdminSettings
@@ -77,6 +77,11 @@ class Session:
     def is_limited(self) -> bool:
         """True if a user has logged in, who gets a share of the console. A console without logins has only one session."""
         return self.mechanism is not None
+
+    @property
+    def sharer(self) -> Hashable:
+        """The user who gets this share. His other logins have other sessions: each token and each certificate has one."""
+        return self if self.user is None else (self.mechanism == "OAUTHBEARER", self.user)
 
     def consumer(self, **keys: object) -> Consumer:
         """Make a consumer with the rights of this user; the caller closes it. Keys have `_` for `.`."""

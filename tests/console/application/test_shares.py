@@ -15,6 +15,7 @@ from odradek.console.broadcasts import LISTENERS_OF_USER_MAX
 from odradek.console.http.messages import Gone, Response
 from odradek.console.process import make_application
 from odradek.console.sessions.doors import OpenDoor
+from odradek.console.sessions.grants import CERTIFICATE
 from odradek.console.sessions.session import Session
 from odradek.console.sessions.turns import WAITING_MAX, Turns
 from odradek.console.settings import ConsoleSettings
@@ -131,13 +132,76 @@ def test_streams_and_listeners_of_one_user_are_limited(users: tuple[Session, Ses
                 over.set()
                 tasks.cancel_scope.cancel()
 
-    async def begin(tasks: trio.Nursery, response: Response) -> None:
-        run = response.stream
-        assert run is not None
-        tasks.start_soon(run, discard, Gone())
-        await trio.testing.wait_all_tasks_blocked()
+    trio.run(main)
+
+
+def test_all_sessions_of_a_user_have_one_share() -> None:
+    """Each login by certificate, and each new token, has a session of its own. They share the user's share."""
+    keys = {"bootstrap.servers": "127.0.0.1:1"}
+    by_password, by_certificate, again = (
+        Session(keys, "greedy", mechanism) for mechanism in ("PLAIN", CERTIFICATE, CERTIFICATE)
+    )
+    token, new_token, nameless, other = (
+        Session(keys, name, "OAUTHBEARER") for name in ("greedy", "greedy", None, None)
+    )
+    over, lock, running, most = threading.Event(), threading.Lock(), [0], [0]
+
+    def waiting(session: Session, query: NoQuery, stream: EventStream) -> None:
+        """Wait for the end."""
+        assert over.wait(SECONDS)
+
+    def quick(session: Session, query: NoQuery) -> Number:
+        """Answer, and count the views that run at once."""
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        over.wait(0.05)
+        with lock:
+            running[0] -= 1
+        return Number(2)
+
+    async def main() -> None:
+        async with trio.open_nursery() as tasks:
+            settings = ConsoleSettings(bootstrap="127.0.0.1:1")
+            application = make_application(settings, RealEnv(), OpenDoor(other), tasks, Lines())
+            streams, polls = application._streams, application._broadcasts
+            route, view = streamed("/api/waiting", waiting, {}), viewed("/api/quick", quick)
+            try:
+                async with trio.open_nursery() as crowd:
+                    for each in (by_password, by_certificate, again):
+                        for number in range(2):
+                            page = viewed(f"/api/quick{number}", quick)
+                            crowd.start_soon(application.viewed, each, page, NoQuery())
+                assert most[0] <= VIEWS_OF_USER_MAX
+                for first, second in ((by_password, by_certificate), (token, new_token)):
+                    for _ in range(STREAMS_OF_USER_MAX):
+                        await streams.response(route, first, NoQuery())
+                    with pytest.raises(ViewError, match="you have 4 streams"):
+                        await streams.response(route, second, NoQuery())
+                for each in (nameless, other):
+                    await streams.response(route, each, NoQuery())
+                for number in range(LISTENERS_OF_USER_MAX):
+                    session = (by_certificate, again)[number % 2]
+                    await begin(tasks, polls.response("quick", view, session, NoQuery()))
+                for each in (by_password, by_certificate, again):
+                    with pytest.raises(ViewError, match="8 of your pages"):
+                        polls.response("quick", view, each, NoQuery())
+                polls.response("quick", view, token, NoQuery())
+            finally:
+                over.set()
+                tasks.cancel_scope.cancel()
 
     trio.run(main)
+    for each in (by_password, by_certificate, again, token, new_token, nameless, other):
+        each.close()
+
+
+async def begin(tasks: trio.Nursery, response: Response) -> None:
+    """Let a page listen."""
+    run = response.stream
+    assert run is not None
+    tasks.start_soon(run, discard, Gone())
+    await trio.testing.wait_all_tasks_blocked()
 
 
 def test_turns_survive_those_who_leave() -> None:
