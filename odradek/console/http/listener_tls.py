@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 
 from odradek.console.http.messages import ClientCertificate
+from odradek.env.agreed_clock import Moment
 from odradek.env.ports import Conn, ConnectionLost, Env, Log
 from odradek.env.tls_ports import Tls, TlsFailed, TlsRefused
-from odradek.security.certificate_validity import validity_of
+from odradek.security.certificate_validity import refusal_by_time, validity_of
 from odradek.security.distinguished_names import MalformedName, distinguished_name, subject_of
 from odradek.security.handshakes import Handshakes
 from odradek.security.principals import PrincipalRules
@@ -47,7 +48,10 @@ class ListenerTls:
             raise ConnectionLost(f"the TLS handshake failed: {error}") from error
 
     def _read(self, certificate: bytes) -> ClientCertificate:
-        """Read a certificate (DER) that TLS has verified. Raises `MalformedName`."""
+        """Read a certificate (DER) that TLS has verified. Raises `MalformedName`, and `TlsFailed` if it has ended since."""
+        # A client of TLS 1.2 may resume a session by its id. OpenSSL does not look at the certificate again then.
+        if refusal := refusal_by_time(certificate, Moment.agreed(self._clock.wall_ms())):
+            raise TlsFailed(refusal)
         name = distinguished_name(subject_of(certificate))
         return ClientCertificate(
             name=name,

@@ -76,6 +76,10 @@ class Grants:
                 f"none of the ssl.principal.mapping.rules of the console's listener matches the name in your "
                 f"certificate, {certificate.name}",
             )
+        if certificate.ends_ms < self._clock.wall_ms():
+            raise ViewError(
+                401, "CERTIFICATE_EXPIRED", "your certificate has expired on this connection: show a new one"
+            )
         mechanism = next((each for each in _SCRAM if each in offered), None)
         if mechanism is None:
             raise ViewError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 import attrs
 
@@ -84,10 +85,25 @@ class TokenMaker:
                     f"your certificate stands for {owner}, who is a super user: nobody becomes one by a token of the "
                     "console, so log in with a password",
                 )
+            own = self._own(admin)
+            if owner == own:
+                # Nobody needs a right for tokens of his own. So no rule says who may become this user.
+                raise ViewError(
+                    403,
+                    "CONSOLES_USER",
+                    f"your certificate stands for {owner}, who is the console's own user: the rules in "
+                    "ssl.principal.mapping.rules of the console's listener must make another name",
+                )
             token = admin.create_delegation_token(
-                owner=owner, renewers=[self._own(admin)], max_lifetime_ms=int(LIFE_SECONDS_MAX * 1000)
+                owner=owner, renewers=[own], max_lifetime_ms=int(LIFE_SECONDS_MAX * 1000)
             )
-            self._shorten(admin, token)
+            try:
+                self._shorten(admin, token)
+            except (KafkaError, ClientError):
+                # Nobody gets this token, which may last for hours.
+                with suppress(KafkaError, ClientError):
+                    self.expire(token, is_last=True)
+                raise
         except AuthenticationFailed as error:
             raise _own_user_refused(error) from error
         except KafkaError as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from http.client import HTTPSConnection
 from pathlib import Path
 
 import attrs
@@ -17,8 +20,10 @@ from odradek.console import process
 from odradek.console.sessions.logins import Logins
 from odradek.console.sessions.token_maker import TokenMaker
 from odradek.console.settings import ConsoleSettings, why_refused
+from odradek.console.shapes.view_errors import ViewError
 from odradek.security.acls.acl_requests import AclFilter
 from odradek.security.acls.rules import Acl, Operation, PatternType, Permission, ResourceType
+from odradek.wire.errors import ErrorCode, KafkaError
 from testkit.processes import ServerProcess, free_ports
 from tests.console.application.console_here import Browser, Console, console_for
 from tests.security.certificates import Authority, Issued
@@ -223,6 +228,50 @@ def test_tls_refuses_expired_and_foreign_certificates(console: Console, place: P
             console.browser(place.context(issued)).get("/api/session")
 
 
+def test_a_certificate_that_ends_meanwhile_logs_nobody_in(console: Console, place: Place) -> None:
+    """Neither an open connection nor a resumed session of TLS 1.2 outlives the certificate. No token is made for it."""
+    brief = place.people.issue("finn", days=(-1, BRIEF_SECONDS / 86400))
+    context = place.context(brief)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    ends_at = brief.certificate.not_valid_after_utc.timestamp() + 1
+    before = len(place.tokens("User:finn"))
+    connection = console.browser(context).connect()
+    assert isinstance(connection, HTTPSConnection)
+    connection.request("GET", "/api/session")
+    assert json.loads(connection.getresponse().read())["certificate_user"] == "finn"
+    assert isinstance(connection.sock, ssl.SSLSocket)
+    session = connection.sock.session
+    until(lambda: time.time() > ends_at, "time stands still")
+    headers = {"Content-Type": "application/json", "Origin": console.browser(context).origin}
+    connection.request("POST", "/api/login", b'{"certificate":true}', headers)
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())["code"]) == (401, "CERTIFICATE_EXPIRED")
+    assert len(place.tokens("User:finn")) == before
+    with (
+        socket.create_connection(("127.0.0.1", console.port), timeout=PATIENCE_SECONDS) as raw,
+        context.wrap_socket(raw, session=session, server_hostname="127.0.0.1") as resumed,
+    ):
+        assert resumed.session_reused
+        resumed.sendall(b"GET /api/session HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert resumed.recv(4096) == b""
+    connection.close()
+
+
+def test_a_token_that_cannot_be_shortened_is_expired(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that nobody gets does not last until the end that the cluster has chosen."""
+
+    def refuse(self: TokenMaker, admin: Admin, token: DelegationToken) -> None:
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "not yet")
+
+    monkeypatch.setattr(TokenMaker, "_shorten", refuse)
+    maker = TokenMaker({"bootstrap.servers": place.sasl, **place.keys, **OWN})
+    before = len(place.tokens("User:finn"))
+    with pytest.raises(ViewError, match="has created no token"):
+        maker.create("User:finn")
+    maker.close()
+    assert len(place.tokens("User:finn")) == before
+
+
 def test_a_cookie_is_nothing_without_its_certificate(console: Console, place: Place) -> None:
     """The session of a certificate belongs to connections with this very certificate. A logout with another ends nothing."""
     dora = place.person(console, "dora")
@@ -274,6 +323,7 @@ def test_the_end_of_the_console_expires_all_tokens(place: Place) -> None:
         ("eve", "CREATE_TOKENS_NEEDED", "`odradek acl add --user 'console' --operation create-tokens"),
         ("admin", "SUPER_USER", "who is a super user"),
         ("ANONYMOUS", "CERTIFICATE_WITHOUT_NAME", "which is no user"),
+        ("console", "CONSOLES_USER", "who is the console's own user"),
         ("dora 2", "CERTIFICATE_WITHOUT_NAME", "none of the ssl.principal.mapping.rules"),
     ],
 )
