@@ -73,7 +73,7 @@ class DevSecurity:
     def _make_console_keys(self) -> None:
         """Write the consoles' file of client keys if it is missing. The controllers' listener accepts only clients with a
         certificate, and the console reads the history there. It shows the history only to users who may describe the
-        cluster and its rules.
+        cluster, its rules and its configuration.
         """
         if self.console_file.exists():
             return

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from odradek.client.admin import ConfigResource, ResourceType
 from odradek.client.errors import ClientError
 from odradek.console.sessions.history import Told
 from odradek.console.sessions.session import Session
@@ -88,7 +89,7 @@ class HistoryPage:
 
 
 def history(session: Session, query: HistoryQuery) -> HistoryPage:
-    """List the changes of the cluster, from the metadata log. It needs the right to describe the cluster."""
+    """List the changes of the cluster, from the metadata log. It needs DESCRIBE and DESCRIBE_CONFIGS on the cluster."""
     told = _told(session)
     page = page_of(
         _groups(session, [event for event in told.events if _fits(event, query)]), query.page, ROWS_PER_PAGE
@@ -171,8 +172,8 @@ def _read(session: Session) -> Told:
 
 
 def _refuse_strangers(session: Session) -> None:
-    """Raise `KafkaError` if the user may not describe the cluster and its rules. The controllers' listener may know
-    another principal, or none, and the log has everything.
+    """Raise `KafkaError` if the user may not describe the cluster, its rules and its configuration. The controllers'
+    listener may know another principal, or none, and the log has everything.
     """
     session.client.list_partition_reassignments(timeout=5.0)
     try:
@@ -180,6 +181,10 @@ def _refuse_strangers(session: Session) -> None:
     except KafkaError as error:
         if error.code is not ErrorCode.SECURITY_DISABLED:
             raise
+    # The values of keys and quotas stand in the log, too. They need DESCRIBE_CONFIGS.
+    (defaults,) = session.client.describe_configs([ConfigResource(ResourceType.BROKER, "")], timeout=5.0)
+    if defaults.error is not None:
+        raise defaults.error
 
 
 def _fits(event: Event, query: HistoryQuery) -> bool:

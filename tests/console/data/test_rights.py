@@ -11,7 +11,14 @@ import pytest
 from odradek import Admin, Producer
 from odradek.client.admin import NewTopic
 from odradek.console.settings import ConsoleSettings
-from odradek.security.acls.rules import Acl, Operation, PatternType, Permission, ResourceType
+from odradek.security.acls.rules import (
+    CLUSTER_NAME,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 from testkit.processes import free_ports
 from tests.console.application.console_here import Browser, Console, console_for, in_path
 from tests.security.logins.issuer import Issuer
@@ -36,7 +43,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS;User:admin",
     }
-    users = [f'SCRAM-SHA-256=[name="{name}",password="{name}-secret"]' for name in ("alice", "bob")]
+    users = [f'SCRAM-SHA-256=[name="{name}",password="{name}-secret"]' for name in ("alice", "bob", "dave")]
     server = start(directory, settings, users)
     try:
         with Admin(bootstrap_servers=f"127.0.0.1:{ports[0]}") as admin:
@@ -46,6 +53,22 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
                 for kind, name, operation in (
                     (ResourceType.TOPIC, TOPIC, Operation.READ),
                     (ResourceType.GROUP, "g", Operation.READ),
+                )
+            ]
+            rules += [
+                Acl(
+                    ResourceType.CLUSTER,
+                    CLUSTER_NAME,
+                    PatternType.LITERAL,
+                    user,
+                    "*",
+                    operation,
+                    Permission.ALLOW,
+                )
+                for user, operation in (
+                    ("User:carol", Operation.DESCRIBE),
+                    ("User:dave", Operation.DESCRIBE),
+                    ("User:dave", Operation.DESCRIBE_CONFIGS),
                 )
             ]
             assert not any(admin.create_acls(rules).values())
@@ -88,6 +111,20 @@ def bob(console: Console) -> Browser:
 def admin(console: Console) -> Browser:
     """A super user."""
     return logged_in(console, "admin", "PLAIN")
+
+
+def test_the_history_needs_the_rights_to_all_that_it_shows(console: Console) -> None:
+    """It has the values of keys and quotas. So DESCRIBE on the cluster is too little, also for the overview's newest changes."""
+    carol, dave = logged_in(console, "carol", "PLAIN"), logged_in(console, "dave")
+    status, error = carol.get("/api/history")
+    assert isinstance(error, dict)
+    assert (status, error["code"]) == (403, "CLUSTER_AUTHORIZATION_FAILED")
+    found = carol.ok("/api/overview")
+    assert isinstance(found, dict)
+    assert found["events"] is None
+    found = dave.ok("/api/history")
+    assert isinstance(found, dict)
+    assert SECRET in str(found["rows"])
 
 
 def test_a_user_without_rights_sees_nothing(alice: Browser) -> None:
@@ -139,8 +176,8 @@ def test_a_user_sees_what_he_may_read(bob: Browser) -> None:
 def test_a_super_user_sees_all_and_why(admin: Browser) -> None:
     """The reason of each decision is a rule or its absence. Super users stand in files of the nodes alone."""
     found = admin.ok("/api/access")
-    assert (found["has_authorizer"], found["total"]) == (True, 2)
-    assert [each["name"] for each in found["users"]] == ["alice", "bob"]
+    assert (found["has_authorizer"], found["total"]) == (True, 5)
+    assert [each["name"] for each in found["users"]] == ["alice", "bob", "dave"]
 
     def check(principal: str, operation: str, resource: str) -> dict[str, object]:
         answer = admin.ok(
