@@ -60,7 +60,7 @@ class EventAuthors:
             if any(mark in line for mark in _MARKS):
                 try:
                     self._take_line(json.loads(line))
-                except (ValueError, KeyError, TypeError, RecursionError):
+                except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                     self.unreadable += 1
 
     def _take_line(self, line: Mapping[str, Any]) -> None:

@@ -52,6 +52,9 @@ class AuditAuthors:
             for path, status in reversed(files):
                 key = status.st_dev, status.st_ino
                 begin = self._read.get(key, max(0, status.st_size - left))
+                if begin > status.st_size:
+                    # It was cut, or it is a new file: a file system gives it the inode of one that was removed.
+                    begin = 0
                 if status.st_size > begin and left > 0:
                     lines = self._lines(path, key, begin)
                     left -= sum(map(len, lines))
@@ -76,7 +79,12 @@ class AuditAuthors:
         """Find the files, the oldest first."""
         found = []
         for path in self._paths:
-            for each in path.glob(_NAMES) if path.is_dir() else [path]:
+            try:
+                names = list(path.glob(_NAMES)) if path.is_dir() else [path]
+            except OSError as error:
+                self._complain(path, error)
+                continue
+            for each in names:
                 try:
                     found.append((each, each.stat()))
                 except OSError as error:
@@ -93,10 +101,12 @@ class AuditAuthors:
                     return []
                 file.seek(begin)
                 lines = file.read(READ_BYTES_MAX).splitlines(keepends=True)
+                is_whole = file.tell() < begin + READ_BYTES_MAX
         except OSError as error:
             self._complain(path, error)
             return []
-        if lines and not lines[-1].endswith(b"\n"):
+        if lines and not lines[-1].endswith(b"\n") and (is_whole or len(lines) > 1):
+            # It is still being written. But a line that is longer than one look is no line of an audit log: it is left.
             lines.pop()
         is_first = key not in self._read
         self._read[key] = begin + sum(map(len, lines))

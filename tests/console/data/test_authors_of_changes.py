@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 
@@ -70,3 +70,50 @@ def test_a_file_that_cannot_be_read_is_logged_once(tmp_path: Path) -> None:
         authors.read_on()
     assert log.events == ["console.audit_unreadable"]
     assert not AuditAuthors().knows_files
+
+
+def test_a_new_file_with_an_old_inode_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """The log removes its oldest file before it makes a new one, which often gets the same inode."""
+    file = tmp_path / "audit.log"
+    file.write_text(change(1, "User:a") * 50)
+    authors = AuditAuthors([str(tmp_path)])
+    authors.read_on()
+    file.write_text(change(2, "User:b"))
+    authors.read_on()
+    assert [who(authors, offset) for offset in (1, 2)] == ["User:a", "User:b"]
+    with file.open("a") as stream:
+        stream.write(change(3, "User:c"))
+    authors.read_on()
+    assert who(authors, 3) == "User:c"
+
+
+def test_a_line_without_end_hides_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that is longer than one look does not hold up the lines after it. Numbers that are none are no lines."""
+    monkeypatch.setattr(audit_authors, "READ_BYTES_MAX", 1000)
+    file = tmp_path / "audit.log"
+    file.write_text(change(1, "User:a"))
+    authors = AuditAuthors([str(file)])
+    authors.read_on()
+    with file.open("a") as stream:
+        stream.write("x" * 3500 + "\n" + change(2, "User:b"))
+        stream.write(change(3, "User:b").replace("3", "1e999"))
+    for _ in range(5):
+        authors.read_on()
+    assert who(authors, 2) == "User:b"
+
+
+def test_a_directory_that_must_not_be_entered_is_logged_once(tmp_path: Path) -> None:
+    """The history still answers if the system refuses to look at a path at all."""
+
+    class Shut(PosixPath):
+        """A path behind a directory without the right to search."""
+
+        def is_dir(self) -> bool:
+            raise PermissionError(13, "Permission denied")
+
+    log = Lines()
+    authors = AuditAuthors([], log)
+    authors._paths = [Shut(tmp_path / "audit.log")]
+    for _ in range(3):
+        authors.read_on()
+    assert log.events == ["console.audit_unreadable"]
