@@ -63,6 +63,8 @@ class Grants:
         self._workers = workers
         self._clock = clock
         self._log = log
+        self._alive: dict[Grant, None] = {}
+        """The grants whose tokens have to be expired: those of sessions, and of logins that go on."""
         self._silent_until = float("-inf")
         """No token is renewed before this time, because no broker has answered."""
 
@@ -90,7 +92,9 @@ class Grants:
             )
         began, began_ms = self._clock.monotonic(), self._clock.wall_ms()
         token = await self._workers.run(self._maker.create, principal)
-        return Grant(certificate, principal, mechanism, token, began, began_ms)
+        grant = Grant(certificate, principal, mechanism, token, began, began_ms)
+        self._alive[grant] = None
+        return grant
 
     def is_due(self, grant: Grant) -> bool:
         """True if the token should be renewed now."""
@@ -137,11 +141,12 @@ class Grants:
             await self._workers.run(self._maker.expire, grant.token)
         except (KafkaError, ClientError) as error:
             self._log.warning("console.token_left", user=grant.principal, reason=str(error))
+        self._alive.pop(grant, None)
 
-    def close(self, grants: Sequence[Grant]) -> None:
-        """Expire the tokens of these grants, and close the connections. It blocks for seconds at the most."""
+    def close(self) -> None:
+        """Expire all tokens that are left, and close the connections. It blocks for seconds at the most."""
         try:
-            for each in grants:
+            for each in self._alive:
                 self._maker.expire(each.token, is_last=True)
         except (KafkaError, ClientError) as error:
             # The others fail in the same way. They end by themselves.

@@ -325,7 +325,7 @@ class Logins:
         for account in self._accounts.values():
             account.session.close()
         if self.grants is not None:
-            self.grants.close([each.grant for each in self._accounts.values() if each.grant is not None])
+            self.grants.close()
         self._accounts.clear()
 
     def _refuse_early(self, failed: FailedLogins, key: str) -> None:

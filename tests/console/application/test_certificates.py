@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
-from http.client import HTTPSConnection
+from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 
 import attrs
@@ -315,6 +317,40 @@ def test_the_end_of_the_console_expires_all_tokens(place: Place) -> None:
         assert place.person(console, "finn").log_in(certificate=True)[0] == 200
         until(lambda: len(place.tokens("User:finn")) == before + 1, "no token")
     until(lambda: len(place.tokens("User:finn")) == before, "the token is left")
+
+
+def test_the_end_of_the_console_expires_the_token_of_a_login(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the console ends during a login, nobody is left who knows the new token."""
+    has_token, checked, answers = threading.Event(), Logins._checked, []
+
+    def listens() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", console.port)).close()
+        except ConnectionError:
+            return False
+        return True
+
+    def slow(self: Logins, *given: object) -> object:
+        has_token.set()
+        until(lambda: not listens(), "the console goes on")
+        return checked(self, *given)  # type: ignore[arg-type] # the same as were given
+
+    def log_in(browser: Browser) -> None:
+        with suppress(HTTPException, OSError):
+            answers.append(browser.log_in(certificate=True))
+
+    monkeypatch.setattr(Logins, "_checked", slow)
+    before = len(place.tokens("User:dora"))
+    with console_for(place.settings()) as console:
+        login = threading.Thread(target=log_in, args=(place.person(console, "dora"),))
+        login.start()
+        assert has_token.wait(PATIENCE_SECONDS)
+        assert len(place.tokens("User:dora")) == before + 1
+    login.join()
+    assert not answers
+    assert len(place.tokens("User:dora")) == before
 
 
 @pytest.mark.parametrize(
