@@ -31,9 +31,10 @@ from odradek.env.real_net import TcpListener
 from odradek.env.real_tls import open_tls
 from odradek.env.tls_ports import TlsRefused
 from odradek.metadata_quorum.config.config_defs import ConfigError
-from odradek.node.configuration.console_config import AS_SASL, CONSOLE, TOKENS_PREFIX
+from odradek.node.configuration.console_config import AS_SASL, CONSOLE, SUPER_USERS, TOKENS_PREFIX
 from odradek.node.configuration.listener_security import principal_rules, tls_settings
 from odradek.node.logging import make_logger
+from odradek.security.acls.authorizer import parse_principals
 
 __all__ = ["encryption_of", "make_application", "open_door", "run_console"]
 
@@ -122,7 +123,8 @@ def _grants(
         AdminSettings.from_properties(properties).client_config(fail_fast=True)
     except ValueError as error:
         raise SettingsRefused(f"the keys {TOKENS_PREFIX}* cannot be used: {error}") from None
-    maker = TokenMaker(properties, frozenset(settings.super_users))
+    super_users = parse_principals(settings.client.get(SUPER_USERS, "")).union(settings.super_users or ())
+    maker = TokenMaker(properties, super_users)
     return Grants(maker, workers, env.clock, log)
 
 

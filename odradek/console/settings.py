@@ -37,8 +37,8 @@ class ConsoleSettings:
     """Keys such as `ssl.keystore.location` for the listener; None for plain HTTP."""
     idle_seconds: float | None = None
     """The process ends after so many seconds without a request; None means that it stays."""
-    super_users: Sequence[str] = ()
-    """The principals that may do everything, as far as the starter knows them. They get no token."""
+    super_users: Sequence[str] | None = None
+    """The principals that may do everything, who get no token; None if they are unknown to the starter."""
     audit: Sequence[str] = ()
     """Audit logs of controllers on this machine: files, or directories with them."""
     node_id: int | None = None
@@ -68,7 +68,9 @@ class ConsoleSettings:
 def why_refused(settings: ConsoleSettings) -> str | None:
     """Return a sentence that says why such a console must not be opened; None if it may."""
     try:
-        refusal = certificate_login_refusal(settings.client, settings.tls)
+        refusal = certificate_login_refusal(
+            settings.client, settings.tls, knows_super_users=settings.super_users is not None
+        )
     except ConfigError as error:
         return f"the console's certificate cannot be used: {error}"
     return (

@@ -53,7 +53,7 @@ class AuditAuthors:
                 key = status.st_dev, status.st_ino
                 begin = self._read.get(key, max(0, status.st_size - left))
                 if begin > status.st_size:
-                    # It was cut, or it is a new file: a file system gives it the inode of one that was removed.
+                    # It was cut, or it is a new file: file systems use the inode of a removed file again.
                     begin = 0
                 if status.st_size > begin and left > 0:
                     lines = self._lines(path, key, begin)

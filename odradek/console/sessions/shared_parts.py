@@ -10,6 +10,7 @@ They are read from the file with keys of clients (`odradek.console.client.config
 | `odradek.console.schemas` | a TOML file that gives topics their schemas (`decoding/schema_files.py`) |
 | `odradek.console.as.certificate` | `true`: all users may see what the certificate in this file may see |
 | `odradek.controller.KEY` | KEY for the controllers' listener, from which the history is read |
+| `odradek.console.super.users` | principals that get no token, beside those that the node's file names |
 | `odradek.console.tokens.KEY` | KEY for the console's own user, who creates tokens for users with a certificate |
 """
 
@@ -26,7 +27,7 @@ from odradek.console.decoding.registry import RegistrySettings
 from odradek.console.reading.pace import Pace
 from odradek.console.sessions.audit_authors import AuditAuthors
 from odradek.env.ports import Log
-from odradek.node.configuration.console_config import AS_CERTIFICATE, TOKENS_PREFIX
+from odradek.node.configuration.console_config import AS_CERTIFICATE, SUPER_USERS, TOKENS_PREFIX
 
 __all__ = ["SharedParts", "shared_parts"]
 
@@ -34,7 +35,7 @@ URL = "schema.registry.url"
 USER_INFO = "schema.registry.basic.auth.user.info"
 TRUSTSTORE = "schema.registry.ssl.truststore.location"
 SCHEMAS = "odradek.console.schemas"
-_OWN = (URL, USER_INFO, TRUSTSTORE, SCHEMAS, AS_CERTIFICATE)
+_OWN = (URL, USER_INFO, TRUSTSTORE, SCHEMAS, AS_CERTIFICATE, SUPER_USERS)
 
 
 @attrs.frozen(eq=False)

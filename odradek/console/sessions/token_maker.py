@@ -15,12 +15,11 @@ from contextlib import suppress
 
 import attrs
 
-from odradek.client.admin import ConfigResource, DelegationToken, ResourceType
+from odradek.client.admin import DelegationToken
 from odradek.client.errors import AuthenticationFailed, ClientError
 from odradek.client.shells.admin_client import Admin
 from odradek.console.sessions.session_table import LIFE_SECONDS_MAX
 from odradek.console.shapes.view_errors import ViewError
-from odradek.security.acls.authorizer import parse_principals
 from odradek.wire.errors import ErrorCode, KafkaError
 
 __all__ = ["TOKEN_SECONDS", "TokenGone", "TokenMaker"]
@@ -32,7 +31,6 @@ _LAST_SECONDS_MAX = 2.0
 """The time for the last requests, when the console ends."""
 _TRIES_MAX = 50
 _PAUSE_SECONDS = 0.1
-_SUPER_USERS = "super.users"
 _ANONYMOUS = "User:ANONYMOUS"
 _GONE = frozenset(
     {
@@ -54,7 +52,7 @@ class TokenMaker:
     _properties: Mapping[str, object] = attrs.field(repr=False)
     """The keys of the client."""
     _super_users: Collection[str] = ()
-    """The super users that the console's node knows."""
+    """The super users, by the files of the node and of the console. Brokers hide their names."""
     _seconds: float = TOKEN_SECONDS
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
     _open: Admin | None = attrs.field(default=None, init=False)
@@ -76,15 +74,15 @@ class TokenMaker:
                 f"your certificate stands for {owner}, which is no user: the rules in "
                 "ssl.principal.mapping.rules of the console's listener make that name",
             )
+        if owner in self._super_users:
+            raise ViewError(
+                403,
+                "SUPER_USER",
+                f"your certificate stands for {owner}, who is a super user: nobody becomes one by a token of the "
+                "console, so log in with a password",
+            )
         try:
             admin = self._admin()
-            if owner in self._super_users or owner in self._super_users_of_brokers(admin):
-                raise ViewError(
-                    403,
-                    "SUPER_USER",
-                    f"your certificate stands for {owner}, who is a super user: nobody becomes one by a token of the "
-                    "console, so log in with a password",
-                )
             own = self._own(admin)
             if owner == own:
                 # Nobody needs a right for tokens of his own. So no rule says who may become this user.
@@ -176,19 +174,6 @@ class TokenMaker:
         if not self._own_principal:
             self._own_principal = admin.create_delegation_token(max_lifetime_ms=1).owner
         return self._own_principal
-
-    def _super_users_of_brokers(self, admin: Admin) -> Collection[str]:
-        """Ask a broker for the super users; empty if it does not say. Raises `AuthenticationFailed`."""
-        try:
-            (first, *_) = admin.describe_cluster().brokers
-            (found,) = admin.describe_configs(
-                [ConfigResource(ResourceType.BROKER, str(first.node_id))], [_SUPER_USERS]
-            )
-            return parse_principals("".join(each.value or "" for each in found.entries))
-        except AuthenticationFailed:
-            raise
-        except (KafkaError, ClientError, ValueError):
-            return ()
 
 
 def _own_user_refused(error: AuthenticationFailed) -> ViewError:

@@ -14,13 +14,14 @@ from odradek.metadata_quorum.config.config_defs import ConfigDef, ConfigError, C
 from odradek.node.configuration.audit_config import AuditConfig
 from odradek.node.configuration.listener_security import principal_rules, tls_settings
 from odradek.node.configuration.metrics_config import parse_host_port
-from odradek.security.acls.authorizer import AuthorizerSettings
+from odradek.security.acls.authorizer import AuthorizerSettings, parse_principals
 
 __all__ = [
     "AS_SASL",
     "CONSOLE",
     "CONSOLE_DEFS",
     "CONSOLE_LISTENER",
+    "SUPER_USERS",
     "TOKENS_PREFIX",
     "ConsoleConfig",
     "asks_for_certificates",
@@ -44,6 +45,8 @@ TOKENS_PREFIX = "odradek.console.tokens."
 """The prefix of keys for the console's own user, in the file with keys of clients. This user creates delegation tokens for
 users who log in by a certificate.
 """
+SUPER_USERS = "odradek.console.super.users"
+"""A key in the file with keys of clients: super users of the brokers, as in `super.users`. Brokers hide their names."""
 _PASSWORDS = ("odradek.sasl.", "sasl.")
 _KEYS_OF_CERTIFICATES = ("odradek.ssl.keystore.", "ssl.key.", "ssl.keystore.")
 _FOR_CONTROLLERS = "odradek.controller."
@@ -144,7 +147,9 @@ def asks_for_certificates(tls: Mapping[str, str] | None) -> bool:
     return tls is not None and tls_settings(CONSOLE, AS_SASL, tls, serves=True).client_auth != "none"
 
 
-def certificate_login_refusal(client: Mapping[str, str], tls: Mapping[str, str] | None) -> str | None:
+def certificate_login_refusal(
+    client: Mapping[str, str], tls: Mapping[str, str] | None, *, knows_super_users: bool
+) -> str | None:
     """Return a sentence that says why logins by certificate do not work with these keys; None if they do, or are off.
 
     `client` has the keys of clients, `tls` those of the console's listener. Raises `ConfigError` for bad keys of TLS.
@@ -168,6 +173,15 @@ def certificate_login_refusal(client: Mapping[str, str], tls: Mapping[str, str] 
             "users with a certificate get delegation tokens, which log in by SCRAM: set security.protocol to SASL_SSL "
             f"in the console's file, or remove {TOKENS_PREFIX}*"
         )
+    if not (knows_super_users or SUPER_USERS in client):
+        return (
+            "the console must know the super users, who get no token, and brokers name them to nobody: list them in "
+            f"{SUPER_USERS} of the console's file, such as User:admin;User:root (empty for none)"
+        )
+    try:
+        parse_principals(client.get(SUPER_USERS, ""))
+    except ValueError as error:
+        return f"{SUPER_USERS} of the console's file cannot be used: {error}"
     return None
 
 

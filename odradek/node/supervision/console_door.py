@@ -62,7 +62,7 @@ def open_console(config: NodeConfig, log: Log) -> ConsoleDoor | None:
     client = {**settings.client, **_client_file(settings)}
     protocol = client.get("security.protocol", "PLAINTEXT").upper()
     refusal = (
-        certificate_login_refusal(client, settings.tls)
+        certificate_login_refusal(client, settings.tls, knows_super_users=True)
         or credentials_refusal(client)
         or console_refusal(
             settings.host, is_encrypted=settings.tls is not None, needs_login=protocol.startswith("SASL")

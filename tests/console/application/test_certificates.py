@@ -260,7 +260,7 @@ def test_a_certificate_that_ends_meanwhile_logs_nobody_in(console: Console, plac
 
 
 def test_a_token_that_cannot_be_shortened_is_expired(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token that nobody gets does not last until the end that the cluster has chosen."""
+    """A failed login leaves no token behind, whose first end may be hours away."""
 
     def refuse(self: TokenMaker, admin: Admin, token: DelegationToken) -> None:
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "not yet")
@@ -373,8 +373,21 @@ def test_those_who_get_no_token_learn_why(
     assert "secret" not in told
 
 
+def test_super_users_are_known_from_the_consoles_file(place: Place) -> None:
+    """Brokers hide the names of super users. Without a node, the console needs them from its file."""
+    settings = attrs.evolve(place.settings(), super_users=None)
+    assert "odradek.console.super.users" in (why_refused(settings) or "")
+    named = attrs.evolve(settings, client={**settings.client, "odradek.console.super.users": "User:admin"})
+    assert why_refused(named) is None
+    with console_for(named) as console:
+        assert refused(place.person(console, "admin"))[:2] == (403, "SUPER_USER")
+        assert place.person(console, "dora").log_in(certificate=True)[0] == 200
+    wrong = attrs.evolve(settings, client={**settings.client, "odradek.console.super.users": "admin"})
+    assert "got admin" in (why_refused(wrong) or "")
+
+
 def test_super_users_are_known_from_the_node(place: Place) -> None:
-    """A console that may not ask brokers for super users knows those of its node's file."""
+    """The super users of the node's file get no token, although all brokers are silent."""
     made = TokenMaker({"bootstrap.servers": "127.0.0.1:1"}, frozenset({"User:root"}))
     with pytest.raises(Exception, match="super user"):
         made.create("User:root")

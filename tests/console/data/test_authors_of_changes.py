@@ -88,7 +88,7 @@ def test_a_new_file_with_an_old_inode_is_read_from_its_beginning(tmp_path: Path)
 
 
 def test_a_line_without_end_hides_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line that is longer than one look does not hold up the lines after it. Numbers that are none are no lines."""
+    """A line that is longer than one look does not hold up the lines after it. A line with an endless number is left out."""
     monkeypatch.setattr(audit_authors, "READ_BYTES_MAX", 1000)
     file = tmp_path / "audit.log"
     file.write_text(change(1, "User:a"))
