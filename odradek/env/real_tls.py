@@ -201,7 +201,7 @@ def _server_context(settings: TlsSettings, key: KeyStore) -> ssl.SSLContext:
         _load_anchors(context, settings)
         # Session tickets are off, because a resumed session would accept a certificate that has expired since
         # the first session. Python cannot switch off the ids of sessions in TLS 1.2, by which clients resume them, too.
-        # So those who accept certificates check their validity after each handshake.
+        # So the owner of the connection checks the validity after each handshake.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
     return context
