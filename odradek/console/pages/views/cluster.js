@@ -84,14 +84,14 @@ function body(data, beside) {
 
 function judgement(data) {
   const troubles = data.troubles?.length ?? 0;
-  const release = data.version ? ` It uses the metadata of Apache Kafka ${data.version}.` : "";
+  const release = data.version ? [" It uses the metadata of Apache Kafka ", shown(data.version), "."] : null;
   const word = WORDS[data.judgement] ?? data.judgement;
-  const alive = `${counted(data.brokers_alive, "broker")} of ${count(data.brokers)} ${data.brokers_alive === 1 ? "serves" : "serve"} ${counted(data.topics, "topic")} with ${counted(data.partitions, "partition")}.${release}`;
+  const alive = `${counted(data.brokers_alive, "broker")} of ${count(data.brokers)} ${data.brokers_alive === 1 ? "serves" : "serve"} ${counted(data.topics, "topic")} with ${counted(data.partitions, "partition")}.`;
   return h(
     "section.judgement",
     { "aria-label": "State of the cluster" },
     sign(data.judgement),
-    h("div", {}, h("p.judgement-word", { class: data.judgement }, troubles > 1 ? `${word}: ${troubles} troubles` : word), h("p.serving", {}, alive)),
+    h("div", {}, h("p.judgement-word", { class: data.judgement }, troubles > 1 ? `${word}: ${troubles} troubles` : word), h("p.serving", {}, alive, release)),
   );
 }
 
