@@ -24,7 +24,7 @@ PRODUCT = odradek wire metadata_quorum data_plane spark
 # Where Python may write no bytecode by itself (PYTHONDONTWRITEBYTECODE), each start of a node would compile all modules.
 COMPILE = $(BIN)/python -m compileall -q -j 0
 
-.PHONY: help install install-dev run test test-core test-mirror test-ecosystem test-install test-disks test-recovery test-security test-spark test-spark-kills test-transactions test-groups quick conformance deploy-bad-day deploy-hosts deploy-recover deploy-test deploy-tools deploy-upgrades dist release siege check format bench screenshots costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
+.PHONY: help install install-dev run test test-console test-core test-mirror test-ecosystem test-install test-disks test-recovery test-security test-spark test-spark-kills test-transactions test-groups quick conformance deploy-bad-day deploy-hosts deploy-recover deploy-test deploy-tools deploy-upgrades dist release siege check format bench screenshots costs fuzz jepsen demo demo-changelog lock clean sim sim-recover sim-digest sim-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
@@ -87,6 +87,9 @@ test-transactions: install-dev ## five clients' transactions while nodes die, ea
 
 test-groups: install-dev ## clients with group.protocol=consumer while nodes and members die: librdkafka, Java, Kafka's programs, ours (ARGS='-k java')
 	@exec $(BIN)/python -m pytest -v -s -n 0 --matrix tests/other_clients/consumer_protocol $(ARGS)
+
+test-console: install-dev ## the console in Chromium, each hostile text in every place (ARGS='-k hostile')
+	@exec $(BIN)/python -m pytest -v -n $(JOBS) --dist loadfile --matrix tests/console $(ARGS)
 
 SPARKS := 4.2.0 4.3.0
 CONNECT := .cache/spark-connect

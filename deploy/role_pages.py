@@ -1,7 +1,8 @@
 """Write the argument specs and the READMEs of the collection's roles: `python -m deploy.role_pages`.
 
-Both are generated from the table in the collection's `module_utils/variables.py`, which also serves to check
-inventories. So only the table is edited, and a test compares the generated files with it.
+Both are generated from two tables of the collection: `module_utils/variables.py`, which also serves to check
+inventories, and `module_utils/role_tasks.py`. So only the tables are edited, and a test compares the generated files with
+them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ def table() -> Any:
     from ansible_collections.odradek.cluster.plugins.module_utils import variables
 
     return variables
+
+
+def tasks() -> Any:
+    """Import the collection's table of the roles' files of tasks, by its module name in Ansible."""
+    table()
+    from ansible_collections.odradek.cluster.plugins.module_utils import role_tasks
+
+    return role_tasks
 
 
 def _scalar(value: Any) -> str:
@@ -76,10 +85,9 @@ def option(variable: Any) -> dict[str, Any]:
 
 def spec_of(role: str) -> str:
     """Return the argument specs of a role as YAML: options for each of its task files that use variables."""
-    variables = table()
-    known = variables.every_variable()
+    known = table().every_variable()
     entries = {}
-    for name, entry in variables.ENTRIES[role].items():
+    for name, entry in tasks().ENTRIES[role].items():
         entries[name] = {"short_description": entry.text}
         if entry.takes:
             entries[name]["options"] = {each: option(known[each]) for each in entry.takes}
@@ -90,14 +98,14 @@ def readme_of(role: str) -> str:
     """Return the README of a role: its task files and its variables."""
     variables = table()
     known = variables.every_variable()
-    entries = variables.ENTRIES[role]
+    entries = tasks().ENTRIES[role]
     taken = dict.fromkeys(each for entry in entries.values() for each in entry.takes)
     own = [each.name for each in variables.OF_ROLES[role]]
     rows = [known[each] for each in dict.fromkeys((*own, *taken))]
     lines = [
         f"# odradek.cluster.{role}",
         "",
-        *textwrap.wrap(variables.ABOUT_ROLES[role], _WIDTH),
+        *textwrap.wrap(tasks().ABOUT_ROLES[role], _WIDTH),
         f"<!-- {NOTE} -->",
         "",
         "| tasks | what they do |",
@@ -133,7 +141,7 @@ def _cell(text: str) -> str:
 def pages() -> dict[Path, str]:
     """Return the texts of all generated files, by path."""
     found = {}
-    for role in table().ENTRIES:
+    for role in tasks().ENTRIES:
         found[ROLES / role / "meta" / "argument_specs.yml"] = spec_of(role)
         found[ROLES / role / "README.md"] = readme_of(role)
     return found

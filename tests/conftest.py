@@ -105,7 +105,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--matrix",
         action="store_true",
-        help="the long forms: make test-transactions, test-recovery, test-spark",
+        help="the long forms: make test-transactions, test-recovery, test-spark, test-console",
     )
 
 
@@ -117,7 +117,7 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="session")
 def whole_matrix(request: pytest.FixtureRequest) -> bool:
-    """True if tests run in their long form, as in `make test-transactions`, `test-recovery` and `test-spark`."""
+    """True if tests run in their long form, as in `make test-transactions`, `test-recovery`, `test-spark`."""
     return bool(request.config.getoption("--matrix"))
 
 

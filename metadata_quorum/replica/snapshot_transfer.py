@@ -84,7 +84,7 @@ async def fetch_snapshot(
         reached("quorum.draft_discarded")
         # Discard the draft after an error. After a cancellation or a crash, the next start of the node
         # removes all drafts.
-        draft.discard()
+        await workers.run(draft.discard)
         raise
 
 

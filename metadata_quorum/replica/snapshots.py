@@ -78,7 +78,7 @@ async def write_snapshot(
             pass
         await workers.run(draft.finish)
     except Exception:
-        draft.discard()
+        await workers.run(draft.discard)
         raise
     return end
 

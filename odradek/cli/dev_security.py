@@ -48,6 +48,7 @@ class DevSecurity:
         """Write all missing files. `bootstrap` has the addresses of the nodes, which may differ at each start."""
         if self.exists:
             self._make_token_secret()
+            self._make_console_keys()
             for user in USERS:
                 self._point_client_keys(user, bootstrap)
             return
@@ -58,6 +59,7 @@ class DevSecurity:
             self._write(f"{user}.password", password.encode())
             self._write_client_keys(user, password, bootstrap)
         self._make_token_secret()
+        self._make_console_keys()
         # Write this file last, because its presence shows that the directory is complete.
         self._write("scram.secret", secrets.token_urlsafe(32).encode())
 
@@ -67,6 +69,26 @@ class DevSecurity:
         """
         if not (self.directory / _TOKEN_SECRET).exists():
             self._write(_TOKEN_SECRET, secrets.token_urlsafe(32).encode())
+
+    def _make_console_keys(self) -> None:
+        """Write the consoles' file of client keys if it is missing. The controllers' listener accepts only clients with a
+        certificate, and the console reads the history there. It shows the history only to users who may describe the
+        cluster and its rules.
+        """
+        if self.console_file.exists():
+            return
+        keys = {
+            "odradek.console.as.certificate": "true",
+            "odradek.controller.security.protocol": "SSL",
+            "odradek.controller.ssl.keystore.location": str(self.directory / "admin.pem"),
+            "odradek.controller.ssl.keystore.type": "PEM",
+        }
+        _write_secret(self.console_file, "".join(f"{key}={value}\n" for key, value in keys.items()).encode())
+
+    @property
+    def console_file(self) -> Path:
+        """The path of the file of client keys of the nodes' consoles."""
+        return self.directory / "console.properties"
 
     def first_users(self) -> list[str]:
         """List the users in the format of the option `storage format --add-scram`."""
@@ -91,6 +113,7 @@ class DevSecurity:
             "ssl.keystore.location": str(self.directory / "node.pem"),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.directory / "authority.pem"),
+            "odradek.console.client.config": str(self.console_file),
             "listener.name.brokers.ssl.client.auth": "required",
             "listener.name.controller.ssl.client.auth": "required",
         }

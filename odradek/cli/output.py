@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import time
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -24,6 +25,7 @@ __all__ = [
     "Progress",
     "bytes_field",
     "bytes_text",
+    "columns_of",
     "counted",
     "paint",
     "plain",
@@ -42,6 +44,10 @@ YELLOW = "33"
 _CELL_LEAST = 8
 _READABLE = 24
 _PROGRESS_SECONDS = 0.25
+_WIDE = ("F", "W")
+"""The widths of letters that take two columns: full, and wide."""
+_WITHOUT_WIDTH = ("Me", "Mn")
+"""The categories of marks that enclose a letter or stand upon it. Some of them are not in a class of combining ones."""
 _OUR_PAINT = re.compile(f"(\033\\[(?:0|{BOLD}|{RED}|{YELLOW})m)")
 _PAINT = re.compile("\033\\[[0-9;]*m")
 
@@ -111,12 +117,12 @@ def print_values(pairs: Sequence[tuple[str, object]]) -> None:
     """Print names and values, one pair per line. On a terminal a long value continues on the next line, below its
     beginning.
     """
-    width = max(len(name) for name, _ in pairs)
+    width = max(columns_of(name) for name, _ in pairs)
     columns = _width()
     room = None if columns is None else columns - width - 2
     for name, value in pairs:
         lines = wrapped(_text(value), room)
-        sys.stdout.write(f"{paint(BOLD, f'{name:<{width}}')}  {lines[0]}".rstrip() + "\n")
+        sys.stdout.write(f"{paint(BOLD, _padded(name, width))}  {lines[0]}".rstrip() + "\n")
         for line in lines[1:]:
             sys.stdout.write(f"{'':<{width}}  {line}\n")
 
@@ -125,11 +131,11 @@ def wrapped(text: str, room: int | None) -> list[str]:
     """Break a text into lines, each at most `room` columns wide. A longer word has a line of its own; colours have
     no width.
     """
-    if room is None or len(_PAINT.sub("", text)) <= room:
+    if room is None or columns_of(_PAINT.sub("", text)) <= room:
         return [text]
     lines: list[str] = []
     for word in text.split(" "):
-        if lines and len(_PAINT.sub("", f"{lines[-1]} {word}")) <= room:
+        if lines and columns_of(_PAINT.sub("", f"{lines[-1]} {word}")) <= room:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
@@ -161,7 +167,7 @@ def table(
     body = list(rows)
     numeric = [_is_numeric([row[i] for row in body]) for i in range(len(header))]
     lines = [list(header), *([_text(cell) for cell in row] for row in body)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    widths = [max(columns_of(line[i]) for line in lines) for i in range(len(header))]
     if width is not None:
         shown = list(range(len(header)))
         for name in less:
@@ -170,10 +176,10 @@ def table(
         lines = [[line[i] for i in shown] for line in lines]
         widths, numeric = [widths[i] for i in shown], [numeric[i] for i in shown]
         fixed = [right or name in whole for name, right in zip(lines[0], numeric, strict=True)]
-        _shrink(widths, [max(len(name), _CELL_LEAST) for name in lines[0]], fixed, width)
+        _shrink(widths, [max(columns_of(name), _CELL_LEAST) for name in lines[0]], fixed, width)
     return "".join(
         "  ".join(
-            _cut(cell, room).rjust(room) if right else _cut(cell, room).ljust(room)
+            _padded(_cut(cell, room), room, right=right)
             for cell, room, right in zip(line, widths, numeric, strict=True)
         ).rstrip()
         + "\n"
@@ -212,7 +218,38 @@ def _shrink(widths: list[int], least: list[int], fixed: list[bool], width: int) 
 
 
 def _cut(cell: str, room: int) -> str:
-    return cell if len(cell) <= room else cell[: room - 1] + "\u2026"
+    """Cut a cell to so many columns, with an ellipsis in the last one."""
+    if columns_of(cell) <= room:
+        return cell
+    shown, left = "", room - 1
+    for character in cell:
+        left -= columns_of(character)
+        if left < 0:
+            break
+        shown += character
+    return f"{shown}\u2026"
+
+
+def _padded(cell: str, room: int, *, right: bool = False) -> str:
+    """Fill a cell with blanks up to so many columns, on its left if `right`."""
+    blanks = " " * (room - columns_of(cell))
+    return blanks + cell if right else cell + blanks
+
+
+def columns_of(text: str) -> int:
+    """Return the number of columns that a text takes on a terminal.
+
+    A wide letter of East Asia or an emoji takes two (Unicode's annex 11). An accent upon another letter takes none.
+    """
+    if text.isascii():
+        return len(text)
+    return sum(map(_columns_of_character, text))
+
+
+def _columns_of_character(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in _WITHOUT_WIDTH:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in _WIDE else 1
 
 
 def _width() -> int | None:

@@ -13,7 +13,7 @@ from odradek.cli.output import print_json, say
 from odradek.cli.streams.standard_streams import complain
 from odradek.console.settings import ConsoleSettings, SettingsRefused, why_refused
 from odradek.env.child_python import end_with_parent
-from odradek.env.low_priority import give_way
+from odradek.env.low_priority import give_memory_way, give_way
 
 __all__ = ["main"]
 
@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except EOFError:
             return 0
         give_way()
+        give_memory_way()
     settings = ConsoleSettings.decode(line)
     refusal = why_refused(settings)
     if refusal is not None:

@@ -7,10 +7,13 @@ wait for the first, or get its bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from random import Random
 
 import attrs
 
 from odradek.console.broadcasts import Broadcasts
+from odradek.console.http.compression import ZIP_BYTES_MIN, accepts_gzip, zipped
 from odradek.console.http.messages import Request, Response
 from odradek.console.http.page_files import PageFile
 from odradek.console.http.request_rules import POSTED, HostRules, judge_request
@@ -35,6 +38,9 @@ VIEWS_OF_USER_MAX = 2
 SHARED_WAIT_SECONDS_MAX = 60.0
 """The time for which a request waits for an answer that another request has asked for."""
 _JSON = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
+_IN_GZIP = ("Content-Encoding", "gzip")
+_PLAIN = ("/api/message",)
+"""Views whose answers have texts of records, and are never compressed (`http/compression.py`)."""
 _DONE = b"{}"
 _PAGE_NAMES = frozenset(
     {
@@ -60,6 +66,8 @@ class _Shared:
     event: Event
     made_at: float = float("-inf")
     body: bytes = b""
+    zipped: bytes | None = None
+    """The body in gzip, once somebody has asked for it."""
     error: ViewError | None = None
 
 
@@ -86,6 +94,7 @@ class Application:
         self._workers = workers
         self._new_event = env.event
         self._log = log
+        self._new_uuid = env.new_uuid
         self._broadcasts = Broadcasts(
             self.viewed, clock=env.clock, meter=env.meter, tasks=tasks, new_event=env.event
         )
@@ -118,9 +127,18 @@ class Application:
             file = self._pages.get("/index.html")
         if file is None:
             raise ViewError(404, "NOT_FOUND", "there is no such page")
-        headers = (("Content-Type", file.content_type), ("Cache-Control", "no-cache"), ("ETag", file.tag))
-        if request.header("if-none-match") == file.tag:
+        small = file.zipped if accepts_gzip(request.header("accept-encoding")) else None
+        tag = file.tag if small is None else file.zipped_tag
+        headers: tuple[tuple[str, str], ...] = (
+            ("Content-Type", file.content_type),
+            ("Cache-Control", "no-cache"),
+            ("ETag", tag),
+            ("Vary", "Accept-Encoding"),
+        )
+        if request.header("if-none-match") == tag:
             return Response(304, headers)
+        if small is not None:
+            return Response(200, (*headers, _IN_GZIP), small)
         return Response(200, headers, file.data)
 
     async def _api(self, request: Request) -> Response:
@@ -130,10 +148,12 @@ class Application:
             case "/api/logout":
                 return Response(200, (*_JSON, ("Set-Cookie", await self._door.log_out(request))), _DONE)
             case "/api/openapi.json":
-                return Response(200, _JSON, description())
+                return self._description(request)
         visit = self._door.visit_of(request)
         if visit is None and request.path == "/api/session" and not request.words:
-            return Response(200, _JSON, encode_document(stranger(await self._door.mechanisms())))
+            mechanisms = await self._door.mechanisms()
+            document = encode_document(stranger(mechanisms, self._door.certificate_user(request)))
+            return Response(200, _JSON, document)
         if visit is None:
             raise ViewError(401, "LOGIN_NEEDED", "log in first")
         session = visit.session
@@ -142,7 +162,23 @@ class Application:
         route, query = _asked(request.parts, request.words)
         if route.run is None:
             return visit.bind(await self._streams.response(route, session, query))
-        return Response(200, _JSON, await self.viewed(session, route, query))
+        shared = await self._answered(session, route, query)
+        if len(shared.body) < ZIP_BYTES_MIN or route.path in _PLAIN:
+            return Response(200, _JSON, shared.body)
+        headers = (*_JSON, ("Vary", "Accept-Encoding"))
+        if not accepts_gzip(request.header("accept-encoding")):
+            return Response(200, headers, shared.body)
+        if shared.zipped is None:
+            # Nobody can guess the number of added bytes.
+            seed = int.from_bytes(self._new_uuid(), "big")
+            shared.zipped = await self._workers.run(zipped, shared.body, Random(seed))
+        return Response(200, (*headers, _IN_GZIP), shared.zipped)
+
+    def _description(self, request: Request) -> Response:
+        headers = (*_JSON, ("Vary", "Accept-Encoding"))
+        if accepts_gzip(request.header("accept-encoding")):
+            return Response(200, (*headers, _IN_GZIP), _zipped_description())
+        return Response(200, headers, description())
 
     def _events(self, session: Session, words: Sequence[tuple[str, str]]) -> Response:
         """Answer a page that listens. The word `view` names the view; all other words are for this view."""
@@ -159,6 +195,10 @@ class Application:
 
     async def viewed(self, session: Session, route: Route, query: object) -> bytes:
         """Return the encoded answer of a view that answers once. Raises `ViewError`."""
+        return (await self._answered(session, route, query)).body
+
+    async def _answered(self, session: Session, route: Route, query: object) -> _Shared:
+        """Return the answer of a view, which other requests may have asked for, too. Raises `ViewError`."""
         key = (session, route.path, query)
         shared = self._shared.get(key)
         if shared is None or (
@@ -179,7 +219,7 @@ class Application:
                 raise ViewError(504, "TOO_BUSY", "this view takes too long: try again in a moment")
         if shared.error is not None:
             raise shared.error
-        return shared.body
+        return shared
 
     async def _compute(self, shared: _Shared, session: Session, route: Route, query: object) -> None:
         run = route.run
@@ -211,6 +251,11 @@ class Application:
                 del self._shared[key]
         if len(self._shared) >= SHARED_MAX:
             raise ViewError(503, "TOO_BUSY", "too many views are computed at once: try again in a moment")
+
+
+@cache
+def _zipped_description() -> bytes:
+    return zipped(description())
 
 
 def _asked(parts: Sequence[str], words: Sequence[tuple[str, str]]) -> tuple[Route, object]:

@@ -241,7 +241,7 @@ def _login() -> Document:
     text = {"type": "string", "minLength": 1, "maxLength": 16384}
     return {
         "operationId": "login",
-        "summary": "Log in with a name and a password, or with a token; the answer sets a cookie.",
+        "summary": "Log in with a name and a password, a token, or the connection's certificate; the answer sets a cookie.",
         "description": "The request must say that it comes from the console, by Origin or Sec-Fetch-Site.",
         "parameters": [],
         "requestBody": {
@@ -250,7 +250,13 @@ def _login() -> Document:
                 "application/json": {
                     "schema": {
                         "type": "object",
-                        "properties": {"mechanism": text, "user": text, "password": text, "token": text},
+                        "properties": {
+                            "mechanism": text,
+                            "user": text,
+                            "password": text,
+                            "token": text,
+                            "certificate": {"const": True},
+                        },
                     }
                 }
             },

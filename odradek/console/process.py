@@ -5,34 +5,37 @@ from __future__ import annotations
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
 from odradek.cli.health.probing import probe
 from odradek.client.core.bootstrap import parse_bootstrap
+from odradek.client.core.client_keys import AdminSettings
 from odradek.console.application import Application
 from odradek.console.http.http_server import HttpServer
 from odradek.console.http.listener_tls import ListenerTls
 from odradek.console.http.page_files import read_page_files
 from odradek.console.http.request_rules import SECURITY_HEADERS, HostRules
 from odradek.console.sessions.doors import OpenDoor
+from odradek.console.sessions.grants import Grants
 from odradek.console.sessions.logins import Logins
 from odradek.console.sessions.session import Session
 from odradek.console.sessions.shared_parts import shared_parts
+from odradek.console.sessions.token_maker import TokenMaker
 from odradek.console.settings import ConsoleSettings, SettingsRefused
 from odradek.console.stream_responses import STREAMS_MAX, StreamResponses
-from odradek.env.ports import Log, TaskGroup
+from odradek.env.ports import Log, TaskGroup, Workers
 from odradek.env.real import RealEnv
 from odradek.env.real_net import TcpListener
 from odradek.env.real_tls import open_tls
 from odradek.env.tls_ports import TlsRefused
 from odradek.metadata_quorum.config.config_defs import ConfigError
-from odradek.node.configuration.console_config import AS_SASL, CONSOLE
-from odradek.node.configuration.listener_security import tls_settings
+from odradek.node.configuration.console_config import AS_SASL, CONSOLE, TOKENS_PREFIX
+from odradek.node.configuration.listener_security import principal_rules, tls_settings
 from odradek.node.logging import make_logger
 
-__all__ = ["make_application", "open_door", "run_console"]
+__all__ = ["encryption_of", "make_application", "open_door", "run_console"]
 
 VIEW_THREADS = 8
 SECRET_BYTES = 32
@@ -57,7 +60,7 @@ async def _serve(
     env = RealEnv()
     log: Log = make_logger(env.clock, node="console" if settings.node_id is None else settings.node_id)
     listener = TcpListener(listening)
-    encryption = _encryption(settings, env, log)
+    encryption = encryption_of(settings, env, log)
     door = open_door(settings, env, listener.port, log)
     try:
         async with trio.open_nursery() as tasks:
@@ -89,22 +92,38 @@ def open_door(settings: ConsoleSettings, env: RealEnv, port: int, log: Log) -> O
     Raises `SettingsRefused`.
     """
     try:
-        shared, left = shared_parts(settings.client, log)
+        shared, left = shared_parts(settings.client, log, settings.audit)
     except ValueError as error:
         raise SettingsRefused(str(error)) from None
     properties = {"bootstrap.servers": settings.bootstrap, **left}
+    workers = env.new_workers(VIEW_THREADS)
     if not settings.needs_login:
         return OpenDoor(Session(properties, shared=shared))
-    return Logins(
+    logins = Logins(
         lambda login, user, mechanism: Session({**properties, **login}, user, mechanism, shared),
         port=port,
         is_encrypted=settings.tls is not None,
         find_mechanisms=lambda: find_mechanisms(settings),
         new_secret=lambda: secrets.token_urlsafe(SECRET_BYTES),
         env=env,
-        workers=env.new_workers(VIEW_THREADS),
+        workers=workers,
         log=log,
     )
+    if shared.for_tokens:
+        logins.grants = _grants({**properties, **shared.for_tokens}, settings, env, workers, log)
+    return logins
+
+
+def _grants(
+    properties: Mapping[str, str], settings: ConsoleSettings, env: RealEnv, workers: Workers, log: Log
+) -> Grants:
+    """Make what logs users in by certificate. `properties` are those of the console's own user. Raises `SettingsRefused`."""
+    try:
+        AdminSettings.from_properties(properties).client_config(fail_fast=True)
+    except ValueError as error:
+        raise SettingsRefused(f"the keys {TOKENS_PREFIX}* cannot be used: {error}") from None
+    maker = TokenMaker(properties, frozenset(settings.super_users))
+    return Grants(maker, workers, env.clock, log)
 
 
 def make_application(
@@ -131,12 +150,13 @@ def make_application(
     )
 
 
-def _encryption(settings: ConsoleSettings, env: RealEnv, log: Log) -> ListenerTls | None:
+def encryption_of(settings: ConsoleSettings, env: RealEnv, log: Log) -> ListenerTls | None:
+    """Make the TLS of the listener; None for plain HTTP. Raises `SettingsRefused`."""
     if settings.tls is None:
         return None
     try:
         wanted = tls_settings(CONSOLE, AS_SASL, settings.tls, serves=True)
-        return ListenerTls(open_tls(wanted), env, log)
+        return ListenerTls(open_tls(wanted), env, log, principal_rules(CONSOLE, settings.tls))
     except (ConfigError, TlsRefused) as error:
         raise SettingsRefused(f"the console's certificate cannot be used: {error}") from error
 

@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from odradek.node.configuration.console_config import console_refusal, credentials_refusal
+from odradek.metadata_quorum.config.config_defs import ConfigError
+from odradek.node.configuration.console_config import (
+    certificate_login_refusal,
+    console_refusal,
+    credentials_refusal,
+)
 
 __all__ = ["ConsoleSettings", "SettingsRefused", "why_refused"]
 
@@ -32,6 +37,10 @@ class ConsoleSettings:
     """Keys such as `ssl.keystore.location` for the listener; None for plain HTTP."""
     idle_seconds: float | None = None
     """The process ends after so many seconds without a request; None means that it stays."""
+    super_users: Sequence[str] = ()
+    """The principals that may do everything, as far as the starter knows them. They get no token."""
+    audit: Sequence[str] = ()
+    """Audit logs of controllers on this machine: files, or directories with them."""
     node_id: int | None = None
     """The node that has started the console, for its log."""
 
@@ -58,6 +67,14 @@ class ConsoleSettings:
 
 def why_refused(settings: ConsoleSettings) -> str | None:
     """Return a sentence that says why such a console must not be opened; None if it may."""
-    return credentials_refusal(settings.client) or console_refusal(
-        settings.host, is_encrypted=settings.tls is not None, needs_login=settings.needs_login
+    try:
+        refusal = certificate_login_refusal(settings.client, settings.tls)
+    except ConfigError as error:
+        return f"the console's certificate cannot be used: {error}"
+    return (
+        refusal
+        or credentials_refusal(settings.client)
+        or console_refusal(
+            settings.host, is_encrypted=settings.tls is not None, needs_login=settings.needs_login
+        )
     )

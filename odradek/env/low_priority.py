@@ -9,6 +9,7 @@ than its own. So this process requests the longest possible slice (sched_setattr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import struct
@@ -26,6 +27,10 @@ utilization.
 """
 
 
+MEMORY_SCORE = 500
+"""Out of 1000: the kernel counts so many thousandths of the memory as if this process used them (proc(5))."""
+
+
 def give_way() -> bool:
     """Lower the priority of this process from now on. Return False if only its nice value could be set."""
     os.nice(NICENESS)
@@ -40,3 +45,9 @@ def give_way() -> bool:
     asked = _ATTRIBUTES.pack(size, os.SCHED_OTHER, 0, nice, 0, SLICE_NANOSECONDS, 0, 0, 0, 0)
     result: int = ctypes.CDLL(None).syscall(number, 0, ctypes.create_string_buffer(asked, size), 0)
     return result == 0
+
+
+def give_memory_way() -> None:
+    """Let the kernel choose this process before others, such as its node, when memory is used up. Only Linux lets it choose."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+        score.write(str(MEMORY_SCORE))

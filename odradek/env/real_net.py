@@ -79,12 +79,25 @@ class TcpConn:
             await wait_readable(self._fd)
         except (trio.ClosedResourceError, OSError, ValueError) as error:
             raise ConnectionLost("this node closed the connection while it waited for bytes") from error
+        except trio.BusyResourceError as error:
+            self._fail_if_open(error)
+            raise ConnectionLost("this node closed the connection before it waited for bytes") from error
 
     async def writable(self) -> None:
         try:
             await wait_writable(self._fd)
         except (trio.ClosedResourceError, OSError, ValueError) as error:
             raise ConnectionLost("this node closed the connection while it waited to send") from error
+        except trio.BusyResourceError as error:
+            self._fail_if_open(error)
+            raise ConnectionLost("this node closed the connection before it waited to send") from error
+
+    def _fail_if_open(self, error: trio.BusyResourceError) -> None:
+        """Raise the error, unless this connection is closed: trio remembers the first task that waits for the
+        descriptor -1, and takes it for busy ever after.
+        """
+        if self._fd >= 0:
+            raise error
 
     def wait_for(self, count: int) -> None:
         try:
@@ -179,6 +192,11 @@ class TcpListener:
                 await trio.sleep(_ACCEPT_BACKOFF_SECONDS)
                 continue
             except (trio.ClosedResourceError, ValueError) as error:
+                raise ConnectionLost("the listener is closed") from error
+            except trio.BusyResourceError as error:
+                # As for connections, a closed one is no longer busy.
+                if self._socket.fileno() >= 0:
+                    raise
                 raise ConnectionLost("the listener is closed") from error
             try:
                 connected, address = self._socket.accept()

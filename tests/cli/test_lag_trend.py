@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from odradek import Consumer, Producer
+from odradek.cli.commands.group import lag_text
 from odradek.cli.streams.lag_trend import LagTrend, trend_of, trend_text
 from odradek.client.admin import OffsetSpan, PartitionLag
+from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
 from tests.cli.running import odradek_here
 from tests.node_process import RunningNode
@@ -17,6 +19,17 @@ RECORDS = 30
 def at(partition: int, committed: int | None, end: int) -> PartitionLag:
     """Make the measurement of one partition."""
     return PartitionLag("t", partition, committed, OffsetSpan(0, end), None)
+
+
+def test_what_is_unknown_of_a_lag_is_said() -> None:
+    """The lag of a partition without a leader is unknown. The sum says so, and is not taken for the whole."""
+    lost = PartitionLag("t", 2, 10, None, None, KafkaError(ErrorCode.LEADER_NOT_AVAILABLE))
+    assert lag_text([at(0, 90, 100)]) == ("10 records", True)
+    assert lag_text([at(0, 100, 100)]) == ("0 records", False)
+    assert lag_text([at(0, 100, 100), at(1, None, 5), lost]) == (
+        "0 records; no offset is committed for 1 partition; the end of 1 partition is unknown (LEADER_NOT_AVAILABLE)",
+        True,
+    )
 
 
 def test_a_lag_that_falls_is_zero_when_its_slowest_partition_is() -> None:

@@ -1,6 +1,6 @@
 """Run the life of a cluster on booted hosts, or only boot the hosts. Needs root.
 
-`python -m tests.deploy [whole|bad-day|recover|upgrades|short|hosts|prepare]`: `hosts` boots four hosts, writes an
+`python -m tests.deploy [whole|bad-day|recover|upgrades|short|faces|hosts|prepare]`: `hosts` boots four hosts, writes an
 inventory, and opens a shell from which they can be reached. They end with the shell. `prepare` only installs the
 requirements for booting hosts. `--debian 13` names the Debian of the hosts. If it is given twice, the hosts take turns.
 Status 2: hosts cannot be booted here. Status 3: the time was up.
@@ -31,7 +31,7 @@ from tests.deploy.needs import (
 from tests.deploy.releases import CannotBuild, build_releases, make_key
 
 CANNOT, TIME_UP = 2, 3
-_TIMED = ("whole", "bad-day", "recover", "upgrades", "short")
+_TIMED = ("whole", "bad-day", "recover", "upgrades", "short", "faces")
 
 
 class TimeUp(Exception):

@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.deploy.bad_day import BAD_DAY
 from tests.deploy.bad_day.recoveries import STEPS as RECOVERIES
 from tests.deploy.bad_day.upgrades import STEPS as UPGRADES
+from tests.deploy.faces import faces
 from tests.deploy.hosts import hosts_in, refused_by_the_machine
 from tests.deploy.life import (
     DISK_BYTES,
@@ -60,21 +61,23 @@ WHOLE = (
     drain,
     look_and_keep,
     secure,
+    faces,
 )
 
-_RECORDS_PER_SECOND = {"short": 20, "whole": 100, "bad-day": 50, "recover": 20, "upgrades": 50}
+_RECORDS_PER_SECOND = {"short": 20, "faces": 20, "whole": 100, "bad-day": 50, "recover": 20, "upgrades": 50}
 # While the quorum is lost, no record is acknowledged. An operator reads two plans before the run that recovers it.
 _DELIVERY_SECONDS = {"recover": 900}
 FORMS: dict[str, tuple[Callable[[Life], None], ...]] = {
     "short": SHORT,
+    "faces": (birth, faces),
     "whole": WHOLE,
     "bad-day": (birth, *BAD_DAY),
     "recover": (birth, *RECOVERIES),
     "upgrades": (birth, *UPGRADES),
 }
-_HOSTS = {"short": FIRST[:2], "recover": FIRST, "upgrades": FIRST}
+_HOSTS = {"short": FIRST[:2], "faces": FIRST[:2], "recover": FIRST, "upgrades": FIRST}
 # The other releases are built while the first steps run. Steps that need them wait.
-_RELEASES = {"short": (OLD,), "whole": (OLD,), "upgrades": PUBLISHED[:1]}
+_RELEASES = {"short": (OLD,), "faces": (OLD,), "whole": (OLD,), "upgrades": PUBLISHED[:1]}
 
 
 def live(

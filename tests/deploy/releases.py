@@ -34,7 +34,7 @@ _UNAVAILABLE, _FAILED = "unavailable", "failed"
 """Names of files beside the archives. They have the reason why no more archives come: missing wheels, or a failed
 build."""
 _LOOK_SECONDS = 0.1
-_OF_THIS_TREE = {"short": (OLD,), "upgrades": (THIS,)}
+_OF_THIS_TREE = {"short": (OLD,), "faces": (OLD,), "upgrades": (THIS,)}
 """The releases of this tree for forms that need only good ones. All other forms have the bad ones, too."""
 
 

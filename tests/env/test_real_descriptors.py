@@ -56,6 +56,6 @@ def test_a_closed_descriptor_is_an_error(high_pipe: tuple[int, int]) -> None:
 
 
 def test_the_time_ends(high_pipe: tuple[int, int]) -> None:
-    """A wait without bytes ends after its time and returns nothing."""
+    """A wait ends after its time, even if no bytes have come."""
     reading, _ = high_pipe
     assert readable([reading], 0.01) == []

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from odradek.env.ports import Conn, ConnectionLost, DiskError, PeerEnd
 from odradek.env.real import RealEnv
@@ -171,6 +172,35 @@ async def test_close_ends_the_own_waiters() -> None:
         here.send([b"x"])
     with pytest.raises(ConnectionLost):
         here.recv_into(memoryview(bytearray(1)))
+
+
+async def test_any_number_of_waits_after_close_are_connection_lost() -> None:
+    """A task that begins to wait after its connection was closed gets `ConnectionLost`, and so does the next one. A
+    second task at an open connection is a bug, as before.
+    """
+    env = RealEnv()
+    here, there = await pair(env)
+    for each in (here, there):
+        each.close()
+    for each in (here, there, here):
+        with pytest.raises(ConnectionLost):
+            await each.readable()
+        with pytest.raises(ConnectionLost):
+            await each.writable()
+    for _ in range(2):
+        listener = env.network.listen("127.0.0.1", 0)
+        listener.close()
+        with pytest.raises(ConnectionLost):
+            await listener.accept()
+    here, there = await pair(env)
+    async with trio.open_nursery() as tasks:
+        tasks.start_soon(here.readable)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError):
+            await here.readable()
+        tasks.cancel_scope.cancel()
+    here.close()
+    there.close()
 
 
 async def test_sendfile_follows_a_header(tmp_path: Path) -> None:

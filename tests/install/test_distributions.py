@@ -93,7 +93,7 @@ def test_the_wheel_has_the_pages_of_the_console(wheel: Path) -> None:
     tracked = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
     assert "odradek/console/pages/index.html" in tracked
     assert {each for each in _names(wheel) if "/console/pages/" in each} == set(tracked)
-    assert 'h11>=0.14; extra == "console"' in _metadata(wheel).get_all("Requires-Dist", [])
+    assert 'h11>=0.16; extra == "console"' in _metadata(wheel).get_all("Requires-Dist", [])
 
 
 def test_the_metadata_are_those_of_a_package_page(wheel: Path) -> None:

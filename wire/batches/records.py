@@ -35,6 +35,7 @@ from odradek.wire.batches.batch_header import (
 from odradek.wire.batches.compression import compress, decompress
 
 __all__ = [
+    "HEADERS_ANY",
     "RECORD_SIZE_MIN",
     "Header",
     "Record",
@@ -51,6 +52,10 @@ RECORD_SIZE_MIN = 7
 """The fewest bytes that a record can have: one byte each for the length, the attributes, two deltas, two lengths and
 the number of headers.
 """
+
+
+HEADERS_ANY = 1 << 31
+"""More headers than a record can have."""
 
 
 class Record(NamedTuple):
@@ -348,6 +353,7 @@ def parse_fields(
     header: BatchHeader,
     *,
     key_errors: str,
+    headers_max: int = HEADERS_ANY,
 ) -> tuple[int, int]:
     """Append offset, timestamp, key, value and headers of `count` records to `fields`, one record after the
     other.
@@ -356,7 +362,7 @@ def parse_fields(
     offset delta that the first record may have. At the first call it is zero; at later calls it is the value
     that the previous call returned. Returns the position at which the last record ends, and `due` for the
     next call. If a record is wrong, `fields` has all records before it. `key_errors` is the error handler of
-    `bytes.decode` for a header's key that is no UTF-8.
+    `bytes.decode` for a header's key that is no UTF-8. A record with more than `headers_max` headers is wrong.
 
     Raises:
         InvalidRecord: a record contradicts the batch's header or itself.
@@ -460,7 +466,7 @@ def parse_fields(
 
         headers: tuple[Header, ...] = ()
         if data[position]:
-            headers, position = _parse_headers(data, position, key_errors)
+            headers, position = _parse_headers(data, position, key_errors, headers_max)
         else:
             position += 1
         if position != end:
@@ -469,10 +475,14 @@ def parse_fields(
     return position, due
 
 
-def _parse_headers(data: bytes, position: int, key_errors: str) -> tuple[tuple[Header, ...], int]:
+def _parse_headers(
+    data: bytes, position: int, key_errors: str, headers_max: int
+) -> tuple[tuple[Header, ...], int]:
     count, position = read_varint(data, position)
     if count < 0:
         raise InvalidRecord(f"a record claims an impossible number of headers: {count}")
+    if count > headers_max:
+        raise InvalidRecord(f"a record has {count} headers, and at most {headers_max} are read here")
     headers: list[Header] = []
     for _ in range(count):
         byte = data[position]

@@ -74,7 +74,7 @@ class UpkeepContext:
     """
     unsynced_bytes_max: int = 1 << 30
     """The most bytes that the last segments of all logs together leave unsynced for longer than a second (-1: no
-    limit). After a crash, recovery reads these bytes again.
+    limit). After a crash, recovery reads the whole last segment of each log that has such bytes.
     """
     space_interval_ms: int = 10_000
     """The interval in milliseconds at which the device's free space is measured."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 DEFAULT_LISTEN = "127.0.0.1:9644"
+_FOR_LISTENER = "listener.name.console."
+"""The prefix of keys for the listener of browsers, as in a node's properties."""
 
 
 def register(groups: Groups) -> None:
@@ -43,6 +45,13 @@ def register(groups: Groups) -> None:
         metavar="FILE",
         help="a PEM file with a private key and its certificates, for https",
     )
+    parser.add_argument(
+        "--audit",
+        action="append",
+        default=[],
+        metavar="FILE|DIR",
+        help="the audit log of a controller, to show in the history who requested each change (repeat for each controller)",
+    )
     add_connection_options(parser)
 
 
@@ -56,12 +65,20 @@ def _console(args: argparse.Namespace) -> int:
     if args.certificate is not None:
         _check_readable(args.certificate)
         tls = {"ssl.keystore.type": "PEM", "ssl.keystore.location": os.path.abspath(args.certificate)}
+    keys = security_properties(args)
+    for_listener = {key: value for key, value in keys.items() if key.startswith(_FOR_LISTENER)}
+    if tls is None and any(key.startswith(f"{_FOR_LISTENER}ssl.keystore.") for key in for_listener):
+        tls = {}
     settings = {
         "bootstrap": bootstrap_of(args),
         "host": host,
         "hosts": args.name,
-        "client": {**security_properties(args), **controller_keys(args)},
-        "tls": tls,
+        "client": {
+            **{key: value for key, value in keys.items() if key not in for_listener},
+            **controller_keys(args),
+        },
+        "tls": None if tls is None else {**tls, **for_listener},
+        "audit": [os.path.abspath(each) for each in args.audit],
     }
     listening = _listen(host, port)
     theirs, mine = os.pipe()

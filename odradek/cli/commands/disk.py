@@ -14,12 +14,13 @@ from odradek.cli.failure import CliError
 from odradek.cli.health.troubles import disk_troubles, health_texts, retiring_directories, trouble_text
 from odradek.cli.log_dirs import add_broker_option, ask_log_dirs, look_seconds
 from odradek.cli.moves.disks import register_moves
-from odradek.cli.output import RED, bytes_text, counted, paint, print_json, print_table, say
+from odradek.cli.output import RED, YELLOW, bytes_text, counted, paint, print_json, print_table, say
 from odradek.cli.parsing import Groups, add_command, add_connection_options, id_number
 
 if TYPE_CHECKING:
     from odradek.client.admin import BrokerLogDirs, LogDirDescription
     from odradek.client.admin.admin_logs import DirectoryHealth
+    from odradek.client.core.scatter import CallError
     from odradek.serving.disk_troubles import TroubledDirectory
 
 __all__ = ["register"]
@@ -56,17 +57,26 @@ def _list(args: argparse.Namespace) -> int:
         asked = ask_log_dirs(client, args)
         brokers, down = asked.brokers, asked.down
         answering = [broker.broker for broker in brokers if broker.error is None]
-        troubles = disk_troubles(client, answering, look_seconds(args))
+        hidden: dict[int, CallError] = {}
+        troubles = disk_troubles(client, answering, look_seconds(args), errors=hidden)
         retiring = retiring_directories(client, answering, look_seconds(args))
     if args.json:
-        documents = [_document(broker, troubles.get(broker.broker, ()), retiring) for broker in brokers]
-        documents += [{"broker": node, "online": False, "error": None, "directories": []} for node in down]
+        documents = [
+            _document(broker, troubles.get(broker.broker, ()), retiring, unseen=hidden.get(broker.broker))
+            for broker in brokers
+        ]
+        documents += [
+            {"broker": node, "online": False, "error": None, "troubles_unknown": None, "directories": []}
+            for node in down
+        ]
         print_json({"brokers": sorted(documents, key=lambda document: document["broker"])})
     elif args.topics:
         _print_topics(brokers, down)
     else:
-        _print_directories(brokers, down, troubles, retiring)
+        _print_directories(brokers, down, troubles, retiring, hidden)
     failed = next((broker.error for broker in brokers if broker.error is not None), None)
+    if failed is None and not args.topics:
+        failed = next(iter(hidden.values()), None)
     if failed is not None:
         raise call_failure(failed)
     return 0
@@ -140,6 +150,7 @@ def _print_directories(
     down: Collection[int],
     troubles: Mapping[int, Sequence[TroubledDirectory]],
     retiring: Collection[tuple[int, str]],
+    hidden: Mapping[int, CallError],
 ) -> None:
     rows: list[tuple[Any, ...]] = [(node, "DOWN", *[None] * _EMPTY) for node in down]
     alarms, notes = [], []
@@ -182,6 +193,8 @@ def _print_directories(
         say(line)
     for line in alarms:
         say(paint(RED, line))
+    for node, error in sorted(hidden.items()):
+        say(paint(YELLOW, f"the troubles of the disks of broker {node} were not seen: {error}"))
 
 
 def _left_text(directory: LogDirDescription) -> str:
@@ -278,7 +291,11 @@ def _used(directory: LogDirDescription) -> float | None:
 
 
 def _document(
-    broker: BrokerLogDirs, troubles: Sequence[TroubledDirectory], retiring: Collection[tuple[int, str]]
+    broker: BrokerLogDirs,
+    troubles: Sequence[TroubledDirectory],
+    retiring: Collection[tuple[int, str]],
+    *,
+    unseen: CallError | None,
 ) -> dict[str, Any]:
     from attrs import asdict
 
@@ -287,6 +304,7 @@ def _document(
         "broker": broker.broker,
         "online": True,
         "error": None if broker.error is None else str(call_failure(broker.error)),
+        "troubles_unknown": None if unseen is None else str(unseen),
         "directories": [
             {
                 "path": each.path,

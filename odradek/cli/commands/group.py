@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from odradek.client.shells.blocking import Client
     from odradek.wire.topic_partition import TopicPartition
 
-__all__ = ["register"]
+__all__ = ["lag_text", "register"]
 
 _STATES = (
     "Stable",
@@ -195,15 +195,27 @@ def _look(client: Client, groups: Sequence[str]) -> list[tuple[GroupDescription,
     return found
 
 
-def _print_description(group: GroupDescription, lags: list[PartitionLag], trend: list[str]) -> None:
+def lag_text(lags: Sequence[PartitionLag]) -> tuple[str, bool]:
+    """Write the lag of all partitions together, with its unknown parts. Return (text, whether it deserves a look)."""
+    from odradek.wire.errors import KafkaError
+
     lag = sum(each.lag or 0 for each in lags)
     behind = max((each.behind_ms for each in lags if each.behind_ms is not None), default=None)
-    total = _count(lag, "record")
+    text = _count(lag, "record")
     if lag and behind:
-        total += f", {span_text(behind)} behind"
+        text += f", {span_text(behind)} behind"
     uncommitted = sum(each.committed is None for each in lags)
     if uncommitted:
-        total += f"; no offset is committed for {_count(uncommitted, 'partition')}"
+        text += f"; no offset is committed for {_count(uncommitted, 'partition')}"
+    errors = [each.error for each in lags if each.error is not None]
+    if errors:
+        reason = errors[0].code.name if isinstance(errors[0], KafkaError) else str(errors[0])
+        text += f"; the end of {_count(len(errors), 'partition')} is unknown ({reason})"
+    return text, bool(lag or uncommitted or errors)
+
+
+def _print_description(group: GroupDescription, lags: list[PartitionLag], trend: list[str]) -> None:
+    total, deserves_look = lag_text(lags)
     print_values(
         [
             ("group", group.group_id),
@@ -213,7 +225,7 @@ def _print_description(group: GroupDescription, lags: list[PartitionLag], trend:
             *_epochs(group),
             ("coordinator", group.coordinator),
             ("members", len(group.members)),
-            ("lag", paint(YELLOW, total) if lag or uncommitted else total),
+            ("lag", paint(YELLOW, total) if deserves_look else total),
             *(("trend", text) for text in trend),
         ]
     )
@@ -295,6 +307,7 @@ def _document(group: GroupDescription, lags: list[PartitionLag]) -> dict[str, An
                 "end": None if each.span is None else each.span.end,
                 "lag": each.lag,
                 "behind_ms": each.behind_ms,
+                "error": None if each.error is None else str(each.error),
                 "member_id": _member_id(group, owners.get(each.key)),
             }
             for each in lags

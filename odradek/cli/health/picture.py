@@ -55,6 +55,11 @@ class Partitions(NamedTuple):
     the replica's directory is offline.
     """
 
+    @property
+    def under_replicated(self) -> set[str]:
+        """The partitions that lack replicas in sync, others than those that a move is adding."""
+        return {*self.behind, *self.under_min_isr} - set(self.arriving)
+
 
 class Unseen(NamedTuple):
     """A gap in a picture: the plural noun of the things that were not seen, the reason, and where they are if that is

@@ -4,7 +4,8 @@ operations. PURE.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 _CONSUMER_PROTOCOL = "consumer"
-_DEAD = "Dead"
+_DEAD, _EMPTY = "Dead", "Empty"
 _MEMBER_PROTOCOLS = {0: "classic", 1: "consumer"}
 """The names of members' protocols, by their number in ConsumerGroupDescribe."""
 
@@ -108,7 +109,7 @@ def list_groups(
     timeout: float | None = None,
 ) -> Operation[list[GroupListing]]:
     """List the groups of all coordinators, sorted by id. If `states` or `types` are given, only groups with
-    such a state or type are listed.
+    such a state or type are listed. A group is listed once, although its offsets may be with two brokers.
 
     Raises the `KafkaError` or `ClientError` of the first broker that failed, because the list would be
     incomplete.
@@ -148,7 +149,30 @@ def list_groups(
             GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type.lower() or "classic", node)
             for g in groups
         ]
+    twice = [group_id for group_id, count in Counter(each.group_id for each in found).items() if count > 1]
+    if twice:
+        found = yield from _listed_once(core, found, twice, deadline)
     return sorted(found, key=lambda group: group.group_id)
+
+
+def _listed_once(
+    core: ClientCore, found: list[GroupListing], twice: list[str], deadline: float
+) -> Operation[list[GroupListing]]:
+    """Keep one entry of each group. If `__consumer_offsets` has got more partitions, an old one still has offsets of groups
+    that belong to another coordinator now. So the coordinator's entry is kept. If it is not known, an entry with members is.
+    """
+    routed = yield from to_coordinators(core, twice, deadline)
+    coordinators = {group_id: node for node, ids in routed.by_node.items() for group_id in ids}
+    kept: dict[str, GroupListing] = {}
+    for each in found:
+        before = kept.get(each.group_id)
+        if before is None or _rank(each, coordinators) > _rank(before, coordinators):
+            kept[each.group_id] = each
+    return list(kept.values())
+
+
+def _rank(each: GroupListing, coordinators: Mapping[str, int | None]) -> tuple[bool, bool]:
+    return coordinators.get(each.group_id) == each.coordinator, each.state not in (_EMPTY, _DEAD)
 
 
 def describe_groups(

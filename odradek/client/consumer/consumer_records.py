@@ -18,7 +18,7 @@ from odradek.client.consumer.record_runs import RUN_MIN, LastShapes, Shape
 from odradek.wire.batches.batch_errors import CorruptBatch, InvalidRecord
 from odradek.wire.batches.batch_header import HEADER_SIZE, BatchHeader, check_crc
 from odradek.wire.batches.compression import decompress
-from odradek.wire.batches.records import Header, parse_fields
+from odradek.wire.batches.records import HEADERS_ANY, Header, parse_fields
 
 __all__ = ["BatchRecords"]
 
@@ -36,7 +36,17 @@ class BatchRecords:
     `take` that begins at this record.
     """
 
-    __slots__ = ("_data", "_error", "_partition", "_place", "_shapes", "_topic", "header", "is_used_up")
+    __slots__ = (
+        "_data",
+        "_error",
+        "_partition",
+        "_place",
+        "_shapes",
+        "_topic",
+        "header",
+        "headers_max",
+        "is_used_up",
+    )
 
     def __init__(
         self,
@@ -63,6 +73,8 @@ class BatchRecords:
         self._topic = topic
         self._partition = partition
         self._shapes = last_shapes
+        self.headers_max = HEADERS_ANY
+        """A record with more headers is refused."""
         self._error: InvalidRecord | None = None
         # The state of the parser: the position in the data, twice the next offset delta (zigzag), the number of records
         # left, and the number of records left at which the next search for a run is due. The first record's timestamp
@@ -118,7 +130,16 @@ class BatchRecords:
                         look_less *= 2
                     look_at = left - (1 if left == first else look_less)
                 count = left - look_at if goal < look_at < left else room
-                position, due = parse_fields(single, data, position, count, due, header, key_errors="replace")
+                position, due = parse_fields(
+                    single,
+                    data,
+                    position,
+                    count,
+                    due,
+                    header,
+                    key_errors="replace",
+                    headers_max=self.headers_max,
+                )
                 left -= count
         finally:
             found += self._records(*repeat(iter(single), 5))

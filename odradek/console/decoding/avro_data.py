@@ -60,9 +60,9 @@ class _Reader:
             case "double":
                 return float(_DOUBLE.unpack(self._take(8))[0])
             case "bytes":
-                return _logical_bytes(schema, self._take(self._length()))
+                return self._bytes(schema, self._take(self._length()))
             case "fixed":
-                return _logical_bytes(schema, self._take(schema.size))
+                return self._bytes(schema, self._take(schema.size))
             case "string":
                 return self._string()
             case "enum":
@@ -125,6 +125,12 @@ class _Reader:
             raise DecodingError(f"the union has no branch {index}")
         return schema.branches[index]
 
+    def _bytes(self, schema: AvroType, data: bytes) -> str:
+        text = _logical_bytes(schema, data)
+        # One byte and a scale of 999 are a decimal of a thousand digits.
+        self._steps.spend_bytes(max(0, len(text) - len(data)))
+        return text
+
     def _string(self) -> str:
         data = self._take(self._length())
         try:
@@ -186,7 +192,7 @@ def _logical_number(schema: AvroType, number: int) -> Json:
     return number
 
 
-def _logical_bytes(schema: AvroType, data: bytes) -> Json:
+def _logical_bytes(schema: AvroType, data: bytes) -> str:
     """Write bytes as Avro's JSON does, one character for each byte; decimals and UUIDs as texts."""
     if schema.logical == "decimal" and len(data) <= _DECIMAL_BYTES_MAX:
         number = Decimal(int.from_bytes(data, "big", signed=True))

@@ -16,6 +16,7 @@ from odradek.console.shapes.fields import about
 
 __all__ = [
     "FORMATS",
+    "CannotDecodeNow",
     "Decoded",
     "DecodingError",
     "Json",
@@ -24,6 +25,7 @@ __all__ = [
     "as_null",
     "as_text",
     "json_text",
+    "looks_like_json",
     "plain",
     "structured",
 ]
@@ -39,6 +41,10 @@ _TEXT_CONTROLS = frozenset("\t\n\r")
 
 class DecodingError(Exception):
     """Raised if bytes do not fit their format; the text of the error is a sentence for people."""
+
+
+class CannotDecodeNow(DecodingError):
+    """Raised if this machine lacks something, such as room on its disk. A later attempt may succeed."""
 
 
 @attrs.frozen
@@ -94,11 +100,16 @@ def as_json(data: bytes, characters_max: int) -> Decoded:
     return attrs.evolve(as_text(data, characters_max), format="json")
 
 
-def plain(data: bytes, characters_max: int, *, error: str | None = None) -> Decoded:
+def looks_like_json(data: bytes) -> bool:
+    """True if the bytes begin as an object or an array does."""
+    return data[:1] in (b"{", b"[")
+
+
+def plain(data: bytes, characters_max: int, *, error: str | None = None, may_parse: bool = True) -> Decoded:
     """Show bytes without a schema: as JSON if they are an object or an array, else as text, else in hexadecimal
-    digits.
+    digits. Without `may_parse`, JSON is a text like any other.
     """
-    if data[:1] in (b"{", b"["):
+    if may_parse and looks_like_json(data):
         try:
             return attrs.evolve(as_json(data, characters_max), error=error)
         except DecodingError:

@@ -14,6 +14,7 @@ since a hostile record must not end the search of its reader. The first bug is l
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -24,12 +25,14 @@ import attrs
 from odradek.console.decoding.avro_data import read_avro
 from odradek.console.decoding.avro_schema import AvroType, parse_avro_schema
 from odradek.console.decoding.decoded import (
+    CannotDecodeNow,
     Decoded,
     DecodingError,
     as_hex,
     as_json,
     as_null,
     as_text,
+    looks_like_json,
     plain,
     structured,
 )
@@ -38,7 +41,7 @@ from odradek.console.decoding.protobuf_data import read_message_path, read_proto
 from odradek.console.decoding.protobuf_schema import ProtobufSchema, compile_protobuf
 from odradek.console.decoding.registry import RegisteredSchema, Registry, RegistrySettings
 from odradek.console.decoding.schema_files import FileSchema, SchemaFiles
-from odradek.console.decoding.steps import Steps, steps_for
+from odradek.console.decoding.steps import Steps, may_parse_json, steps_for
 from odradek.env.ports import Log
 
 __all__ = ["Decoders", "DecodingSettings"]
@@ -46,6 +49,9 @@ __all__ = ["Decoders", "DecodingSettings"]
 STRUCTURED_BYTES_MAX = 4 << 20
 """The most bytes of a key or value that are decoded by a schema."""
 _COMPILED_MAX = 100
+RETRY_SECONDS = 10.0
+"""The time after which a schema is compiled again, if this machine lacked something."""
+_NEVER = float("inf")
 _FRAME_SIZE = 5
 _Compiled: TypeAlias = "AvroType | ProtobufSchema"
 
@@ -65,6 +71,8 @@ class _Slot:
 
     lock: threading.Lock = attrs.field(factory=threading.Lock)
     found: _Compiled | DecodingError | None = None
+    retry_at: float = _NEVER
+    """When it is compiled again, in monotonic seconds."""
 
 
 class Decoders:
@@ -125,10 +133,14 @@ class Decoders:
         try:
             return self._decode(topic, part, data, form, characters_max, stream)
         except DecodingError as error:
-            found = plain(data, characters_max, error=str(error))
+            found = _plain(data, characters_max, stream, str(error))
         except Exception:  # noqa: BLE001 - `_report_bug` logs it
-            found = plain(data, characters_max, error=self._report_bug())
+            found = _plain(data, characters_max, stream, self._report_bug())
         return attrs.evolve(found, schema_id=self._schema_id(data))
+
+    def header(self, data: bytes | None, characters_max: int = 4096, stream: Steps | None = None) -> Decoded:
+        """Show the value of a header. `stream` limits the work."""
+        return as_null() if data is None else _plain(data, characters_max, stream)
 
     def _report_bug(self) -> str:
         """Log the exception that is being handled, if it is the first one. Return the sentence for readers."""
@@ -173,7 +185,7 @@ class Decoders:
             case "hex":
                 return as_hex(data, characters_max)
             case "json":
-                return as_json(data, characters_max)
+                return _json(data, characters_max, stream)
             case "internal":
                 raise DecodingError(f"{topic} is no internal topic")
         by_file = self._files.schema_of(topic, part)
@@ -188,7 +200,7 @@ class Decoders:
                 if self._registry is not None
                 else "no schema is known: the console has no registry, and no file gives one"
             )
-        return plain(data, characters_max)
+        return _plain(data, characters_max, stream)
 
     def _schema_id(self, data: bytes) -> int | None:
         """Return the id of the schema that the bytes name by Confluent's frame: a zero, then four bytes."""
@@ -205,7 +217,7 @@ class Decoders:
         if form not in ("auto", kind):
             raise DecodingError(f"schema {schema_id} of the registry is of the kind {kind}")
         if kind == "json-schema":
-            found = as_json(data[_FRAME_SIZE:], characters_max)
+            found = _json(data[_FRAME_SIZE:], characters_max, stream)
             return attrs.evolve(found, format=kind, schema_id=schema_id, size_bytes=len(data))
         _refuse_large(data)
         steps = steps_for(characters_max, stream)
@@ -234,7 +246,8 @@ class Decoders:
         return found
 
     def _compiled_once(self, schema_id: int, compile_schema: Callable[[], _Compiled]) -> _Compiled:
-        """Return a compiled schema. A schema that cannot be compiled is remembered, too. Raises `DecodingError`.
+        """Return a compiled schema. A schema that cannot be compiled is remembered, too, for a while at least. Raises
+        `DecodingError`.
 
         Threads that want the same schema wait for the first of them. Other threads go on.
         """
@@ -243,15 +256,28 @@ class Decoders:
             if len(self._compiled) > _COMPILED_MAX:
                 self._compiled.popitem(last=False)
         with slot.lock:
-            if slot.found is None:
+            if slot.found is None or time.monotonic() >= slot.retry_at:
                 try:
-                    slot.found = compile_schema()
+                    slot.found, slot.retry_at = compile_schema(), _NEVER
                 except DecodingError as error:
+                    is_for_now = isinstance(error, CannotDecodeNow)
                     slot.found = error
+                    slot.retry_at = time.monotonic() + RETRY_SECONDS if is_for_now else _NEVER
             found = slot.found
         if isinstance(found, DecodingError):
             raise DecodingError(str(found))
         return found
+
+
+def _json(data: bytes, characters_max: int, stream: Steps | None) -> Decoded:
+    if not may_parse_json(stream, len(data)):
+        raise DecodingError("this search has parsed as much JSON as it may: open the record")
+    return as_json(data, characters_max)
+
+
+def _plain(data: bytes, characters_max: int, stream: Steps | None, error: str | None = None) -> Decoded:
+    may_parse = not looks_like_json(data) or may_parse_json(stream, len(data))
+    return plain(data, characters_max, error=error, may_parse=may_parse)
 
 
 def _by_file(schema: FileSchema, data: bytes, characters_max: int, stream: Steps | None) -> Decoded:
@@ -261,7 +287,7 @@ def _by_file(schema: FileSchema, data: bytes, characters_max: int, stream: Steps
         case "hex":
             return as_hex(data, characters_max)
         case "json" | "json-schema":
-            return attrs.evolve(as_json(data, characters_max), format=schema.format)
+            return attrs.evolve(_json(data, characters_max, stream), format=schema.format)
     _refuse_large(data)
     steps = steps_for(characters_max, stream)
     if schema.avro is not None:

@@ -7,6 +7,8 @@ of its own, so that schemas of different subjects may define the same names.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from odradek.console.decoding.decoded import DecodingError
+from odradek.console.decoding.decoded import CannotDecodeNow, DecodingError
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
@@ -30,6 +32,8 @@ COMPILE_SECONDS_MAX = 10.0
 _MAIN = "odradek_main.proto"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*){0,15}")
 _NAME_MAX = 200
+_OF_NAMES = frozenset((errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR))
+"""The errors of a schema whose import has the name of another one's directory."""
 
 
 @attrs.frozen(eq=False)
@@ -67,7 +71,9 @@ class ProtobufSchema:
 
 
 def compile_protobuf(text: str, imports: Mapping[str, str] | None = None) -> ProtobufSchema:
-    """Compile a schema. `imports` has the text of each imported file by its name. Raises `DecodingError`."""
+    """Compile a schema. `imports` has the text of each imported file by its name. Raises `DecodingError`, and
+    `CannotDecodeNow` if the compiler lacks time, memory, or room for its files.
+    """
     files = {**(imports or {}), _MAIN: text}
     for name in files:
         if len(name) > _NAME_MAX or not _NAME.fullmatch(name):
@@ -81,8 +87,8 @@ def compile_protobuf(text: str, imports: Mapping[str, str] | None = None) -> Pro
                 path.write_text(content, encoding="utf-8", errors="replace")
             compiled = _compiled(root)
     except OSError as error:
-        # One import may have the name of another one's directory, or the disk may be full.
-        raise DecodingError(f"the Protobuf schema cannot be compiled: {error.strerror}") from None
+        kind = DecodingError if error.errno in _OF_NAMES else CannotDecodeNow
+        raise kind(f"the Protobuf schema cannot be compiled: {error.strerror}") from None
     return _read(compiled)
 
 
@@ -95,12 +101,15 @@ def _compiled(root: Path) -> bytes:
             command, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMPILE_SECONDS_MAX, check=False
         )
     except subprocess.TimeoutExpired:
-        raise DecodingError("the Protobuf schema was not compiled in time") from None
+        raise CannotDecodeNow("the Protobuf schema was not compiled in time") from None
+    if done.returncode < 0:
+        raise CannotDecodeNow(f"the Protobuf compiler was ended by the signal {-done.returncode}")
     if done.returncode != 0:
         reason = done.stderr.decode(errors="replace").replace(_MAIN, "the schema").strip()
         if "No module named" in reason:
             reason = "grpcio-tools is not installed (pip install 'odradek[console-protobuf]')"
-        raise DecodingError(f"the Protobuf schema cannot be compiled: {reason[:400]}")
+        kind = CannotDecodeNow if os.strerror(errno.ENOSPC) in reason else DecodingError
+        raise kind(f"the Protobuf schema cannot be compiled: {reason[:400]}")
     return result.read_bytes()
 
 

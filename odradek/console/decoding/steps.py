@@ -1,7 +1,7 @@
 """Counts the work of decoders, so that hostile values cost bounded time. PURE.
 
-A step is a value, a character of a name, or 32 bytes of a text. The limit of a value depends on how it is shown:
-lists have many values. A stream has a limit of its own for all of its values.
+A step is a value, a character of a name, 32 bytes of a text, or 8 bytes of a large JSON document. The limit of a value
+depends on how it is shown: lists have many values. A stream has a limit of its own for all of its values.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import attrs
 
 from odradek.console.decoding.decoded import DecodingError
 
-__all__ = ["STREAM_STEPS_MAX", "Steps", "steps_for"]
+__all__ = ["STREAM_STEPS_MAX", "Steps", "may_parse_json", "steps_for"]
 
 STEPS_MAX = 2_000_000
 """The most steps for a value that is shown as a whole."""
@@ -19,6 +19,9 @@ LISTED_STEPS_MAX = 200_000
 STREAM_STEPS_MAX = 20_000_000
 _LISTED_CHARACTERS_MAX = 1 << 16
 _BYTES_SHIFT = 5
+_JSON_SHIFT = 3
+_SMALL_JSON_BYTES = 1 << 16
+"""The bytes of a JSON document that costs no steps: a list has a thousand of them at most."""
 
 
 @attrs.define
@@ -41,6 +44,17 @@ class Steps:
     def spend_bytes(self, count: int) -> None:
         """Spend the steps for bytes that are copied. Raises `DecodingError` if there are not so many."""
         self.spend(count >> _BYTES_SHIFT)
+
+
+def may_parse_json(stream: Steps | None, size: int) -> bool:
+    """True if a stream may parse so many bytes of JSON. Their steps are spent then. None stands for no stream."""
+    if stream is None or size <= _SMALL_JSON_BYTES:
+        return True
+    count = size >> _JSON_SHIFT
+    if count > stream.left:
+        return False
+    stream.spend(count)
+    return True
 
 
 def steps_for(characters_max: int, stream: Steps | None = None) -> Steps:

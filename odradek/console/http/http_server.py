@@ -9,7 +9,7 @@ ends the connection, after a response that says why.
 If there are `connections_max` connections, a new one replaces the oldest idle connection of the network that has the
 most. (A network is an IPv4 address, or the first 64 bits of an IPv6 address.) If none is idle, the oldest
 connection that sends a whole response ends. So a stranger who opens many connections does not keep others out. If all connections
-stream, the new one is closed. At most `busy_max` connections of a network are busy without a stream; a further request
+stream, the new one is closed. For at most `busy_max` connections of a network, a response is made at once; a further request
 gets 503. (The functions that make responses limit streams.)
 
 A response that streams ends with its connection. While it runs, a second task reads: when the peer has closed its end,
@@ -28,7 +28,16 @@ from typing import Protocol
 import attrs
 import h11
 
-from odradek.console.http.messages import BadTarget, Gone, Headers, Request, Response, Stream, parse_target
+from odradek.console.http.messages import (
+    BadTarget,
+    ClientCertificate,
+    Gone,
+    Headers,
+    Request,
+    Response,
+    Stream,
+    parse_target,
+)
 from odradek.env.ports import Clock, Conn, ConnectionLost, Listener, Log, TaskGroup
 from odradek.security.handshakes import network_of
 
@@ -51,8 +60,8 @@ _REFUSED: Mapping[int, str] = {
 class Encryption(Protocol):
     """The TLS of a listener."""
 
-    async def handshake(self, conn: Conn) -> Conn:
-        """Do the handshake. Raises `ConnectionLost`."""
+    async def handshake(self, conn: Conn) -> tuple[Conn, ClientCertificate | None]:
+        """Do the handshake. Return the encrypted connection, and the client's certificate. Raises `ConnectionLost`."""
 
 
 @attrs.frozen
@@ -71,7 +80,7 @@ class Limits:
     slowest_bytes_per_second: float = 16 * 1024.0
     """The slowest peer that gets a whole response, or a piece of a stream, after `stalled_seconds_max`."""
     busy_max: int = 16
-    """The connections of one network that may be busy at once, without those that stream."""
+    """The connections of one network for which a response is made at once, without those that are sent one."""
     linger_seconds_max: float = 1.0
     """The time for which a refused peer may send on, so that it reads why."""
 
@@ -178,15 +187,15 @@ class HttpServer:
             each.conn.close()
 
     async def _serve(self, peer: _Peer) -> None:
-        conn = peer.conn
+        conn, certificate = peer.conn, None
         try:
             if self._encryption is not None:
                 deadline = self._clock.monotonic() + self._limits.request_seconds_max
                 with self._clock.timeout_at(deadline) as waited:
-                    conn = await self._encryption.handshake(conn)
+                    conn, certificate = await self._encryption.handshake(conn)
                 if waited.expired:
                     return
-            await _Exchanges(self, peer, conn).run()
+            await _Exchanges(self, peer, conn, certificate).run()
         except ConnectionLost:
             return
         except Exception:  # noqa: BLE001 - a bug ends only its connection
@@ -224,7 +233,8 @@ class HttpServer:
 
     def may_be_busy(self, network: str) -> bool:
         """True if one more connection of this network may be busy."""
-        busy = [each for each in self._peers if each.is_busy and not each.is_streaming]
+        # A response that is sent costs no work. If connections run out, `_make_room` ends it.
+        busy = [each for each in self._peers if each.is_busy and not (each.is_streaming or each.is_sending)]
         return sum(each.network == network for each in busy) < self._limits.busy_max
 
     def count(self, what: str) -> None:
@@ -247,10 +257,13 @@ class _Refused(Exception):
 class _Exchanges:
     """The requests and responses of one connection."""
 
-    def __init__(self, server: HttpServer, peer: _Peer, conn: Conn) -> None:
+    def __init__(
+        self, server: HttpServer, peer: _Peer, conn: Conn, certificate: ClientCertificate | None
+    ) -> None:
         self._server = server
         self._peer = peer
         self._conn = conn
+        self._certificate = certificate
         self._clock = server.clock
         self._limits = server.limits
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -324,6 +337,7 @@ class _Exchanges:
             self._peer.host,
             self._server.has_encryption(),
             body,
+            self._certificate,
         )
 
     async def _body(self, headers: Headers) -> bytes | None:

@@ -7,7 +7,17 @@ from urllib.parse import parse_qsl, unquote
 
 import attrs
 
-__all__ = ["BadTarget", "Gone", "Headers", "Request", "Response", "Send", "Stream", "parse_target"]
+__all__ = [
+    "BadTarget",
+    "ClientCertificate",
+    "Gone",
+    "Headers",
+    "Request",
+    "Response",
+    "Send",
+    "Stream",
+    "parse_target",
+]
 
 Headers = Sequence[tuple[str, str]]
 Send = Callable[[bytes], Awaitable[None]]
@@ -45,6 +55,20 @@ class BadTarget(Exception):
     """The address in a request cannot be read. The text says why."""
 
 
+@attrs.frozen(kw_only=True)
+class ClientCertificate:
+    """The certificate that a browser has shown in the TLS handshake. TLS has verified it."""
+
+    name: str
+    """Its distinguished name, in Java's format."""
+    principal: str | None
+    """The principal that the listener's rules make of the name; None if no rule matches."""
+    fingerprint: bytes
+    """The SHA-256 of the certificate."""
+    ends_ms: int
+    """The last moment at which it is valid, in milliseconds since 1970."""
+
+
 @attrs.frozen
 class Request:
     """A request whose head and body have arrived. Names of headers are in small letters."""
@@ -62,6 +86,8 @@ class Request:
     """The address of the client."""
     is_encrypted: bool = False
     body: bytes = b""
+    certificate: ClientCertificate | None = None
+    """The client's certificate on this connection; None if it has shown none."""
 
     def header(self, name: str) -> str | None:
         """Return the value of a header; None if it is missing. Values of several such headers are joined by commas."""

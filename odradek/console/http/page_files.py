@@ -11,9 +11,12 @@ from pathlib import Path
 
 import attrs
 
+from odradek.console.http.compression import ZIP_BYTES_MIN, zipped
+
 __all__ = ["PAGES", "PageFile", "read_page_files"]
 
 PAGES = Path(__file__).parents[1] / "pages"
+_WORTH = 0.9
 _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -35,6 +38,13 @@ class PageFile:
     data: bytes = attrs.field(repr=False)
     content_type: str
     tag: str
+    zipped: bytes | None = attrs.field(default=None, repr=False)
+    """The bytes in gzip; None if they are hardly fewer."""
+
+    @property
+    def zipped_tag(self) -> str:
+        """The tag of the bytes in gzip, which are others."""
+        return f'{self.tag[:-1]}-gzip"'
 
 
 def read_page_files(directory: Path = PAGES) -> Mapping[str, PageFile]:
@@ -45,5 +55,8 @@ def read_page_files(directory: Path = PAGES) -> Mapping[str, PageFile]:
         if content_type is not None and path.is_file():
             data = path.read_bytes()
             tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-            found["/" + path.relative_to(directory).as_posix()] = PageFile(data, content_type, tag)
+            small = zipped(data, level=9) if len(data) >= ZIP_BYTES_MIN else data
+            found["/" + path.relative_to(directory).as_posix()] = PageFile(
+                data, content_type, tag, small if len(small) < _WORTH * len(data) else None
+            )
     return found

@@ -29,8 +29,12 @@ DECOMPRESSED_BYTES_MAX = 64 << 20
 """The most bytes that a batch may decompress to."""
 HELD_BYTES_MAX = 4 << 20
 """The most bytes of records that one partition may add to a round."""
+RECORD_HEADERS_MAX = 10_000
+"""The most headers of a record. An empty one takes two bytes in the batch, and more than thirty times as many here."""
 TICK_SECONDS = 0.2
-_TAKEN_AT_ONCE = 500
+_TAKEN_AT_ONCE = 100
+_OBJECT_BYTES = 100
+"""The bytes that a record or a header takes beside its texts."""
 
 
 @attrs.frozen
@@ -77,6 +81,8 @@ class Found:
     is_control: bool = False
     failure: str | None = None
     """The reason why the records from `offset` to `next_offset` cannot be read."""
+    held_bytes: int = 0
+    """The bytes of memory that the record takes, roughly."""
 
 
 @attrs.define
@@ -202,6 +208,7 @@ def _take_batch(
             crc=True,
             last_shapes=shapes,
         )
+        batch.headers_max = RECORD_HEADERS_MAX
         yield
         while not batch.is_used_up:
             for record in batch.take(_TAKEN_AT_ONCE):
@@ -236,7 +243,17 @@ def _take_batch(
 
 
 def _add(findings: PartitionFindings, record: StoredRecord, transaction: Transaction | None) -> None:
-    findings.held_bytes += len(record.key or b"") + len(record.value or b"") + 100
+    held = len(record.key or b"") + len(record.value or b"") + _OBJECT_BYTES
+    held += sum(len(name) + len(data or b"") + _OBJECT_BYTES for name, data in record.headers)
+    findings.held_bytes += held
     findings.found.append(
-        Found(findings.partition, record.offset, record.offset + 1, record.timestamp, record, transaction)
+        Found(
+            findings.partition,
+            record.offset,
+            record.offset + 1,
+            record.timestamp,
+            record,
+            transaction,
+            held_bytes=held,
+        )
     )

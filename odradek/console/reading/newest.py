@@ -6,6 +6,8 @@ pass few records.
 
 Clocks of producers differ, so times in a partition need not grow with its offsets. A page takes the end of each
 partition without a gap, since the next page begins at one offset. So a record is as old as the oldest one behind it.
+
+A few kilobytes of a hostile log may be gigabytes of records. So a page that would hold too many bytes has fewer records.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from odradek.console.reading.scan import SCAN_BYTES_MAX, SCAN_SECONDS_MAX, Progr
 
 __all__ = ["NewestSearch"]
 
+HELD_BYTES_MAX = 32 << 20
+"""The most bytes of records on a page; it has one record at least."""
 _GROWTH = 4
 _WINDOW_MIN = 5
 _MANY_PARTITIONS = 32
@@ -61,12 +65,12 @@ class _Ending:
         self.behind.extendleft(reversed(self.read))
         self.read.clear()
 
-    def ages(self) -> Iterator[float]:
-        """Yield the time that counts for each finding, from the last one on: it never grows."""
+    def ages(self) -> Iterator[tuple[float, int]]:
+        """Yield the time that counts for each finding, and its bytes, from the last one on. The time never grows."""
         time_ms = inf
         for found in chain(reversed(self.behind), reversed(self.read)):
             time_ms = _older(time_ms, found)
-            yield time_ms
+            yield time_ms, found.held_bytes
 
     def keep(self, count: int) -> None:
         """Keep the last findings only."""
@@ -103,6 +107,9 @@ class NewestSearch:
                 self._windows[index] = _Window(max(span.end - size, self._starts[index]), span.end, size)
         self._endings = {index: _Ending() for index in self._windows}
         self._held = 0
+        self._held_bytes = 0
+        self._is_full = False
+        """True once findings had to give way because they have too many bytes."""
         self._least_ms = -inf
         """The time that counts for the last of the newest findings, once there are enough."""
         self.progress = Progress()
@@ -142,7 +149,7 @@ class NewestSearch:
             window.high = ends[index]
         if self.failures:
             self.reason = "failed"
-        elif self._held >= self._count:
+        elif self._is_enough:
             self.reason = "limit"
         found = [each for ending in self._endings.values() for each in ending.behind]
         yield from sorted(found, key=lambda each: (each.time_ms, each.partition, each.offset), reverse=True)
@@ -157,7 +164,8 @@ class NewestSearch:
                 continue
             self._endings[item.partition].add(item)
             self._held += 1
-            if self._held > 2 * self._count:
+            self._held_bytes += item.held_bytes
+            if self._held > 2 * self._count or self._held_bytes > 2 * HELD_BYTES_MAX:
                 self._keep_newest()
             self.progress.found = min(self._held, self._count)
         for index in scan.spans:
@@ -168,18 +176,30 @@ class NewestSearch:
                 self.failures[index] = span.failure
 
     def _keep_newest(self) -> None:
-        """Keep only as many findings as are wanted: of each partition the last ones, without a gap."""
+        """Keep only as many findings as are wanted, and as fit: of each partition the last ones, without a gap."""
         ages = [
-            (time_ms, index, -number)
+            (time_ms, index, -number, size)
             for index, ending in self._endings.items()
-            for number, time_ms in enumerate(ending.ages())
+            for number, (time_ms, size) in enumerate(ending.ages())
         ]
         ages.sort(reverse=True)
-        kept = Counter(index for _, index, _ in ages[: self._count])
+        kept: Counter[int] = Counter()
+        self._held_bytes = 0
+        for _, index, _, size in ages[: self._count]:
+            if kept and self._held_bytes + size > HELD_BYTES_MAX:
+                self._is_full = True
+                break
+            self._held_bytes += size
+            kept[index] += 1
         for index, ending in self._endings.items():
             ending.keep(kept[index])
         self._held = kept.total()
-        self._least_ms = ages[self._held - 1][0] if self._held >= self._count else -inf
+        self._least_ms = ages[self._held - 1][0] if self._is_enough else -inf
+
+    @property
+    def _is_enough(self) -> bool:
+        """True if older findings than those that are held may be left out."""
+        return self._held >= self._count or self._is_full
 
     def _may_have_more(self, index: int, window: _Window) -> bool:
         """True if records before the window may belong to the newest."""
@@ -188,4 +208,4 @@ class NewestSearch:
         ending = self._endings[index]
         if ending.is_cut:
             return False
-        return self._held < self._count or self._least_ms < ending.oldest_ms < inf
+        return not self._is_enough or self._least_ms < ending.oldest_ms < inf

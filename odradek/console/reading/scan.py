@@ -15,7 +15,9 @@ Rules
   Beyond it, all records are fetched, and markers decide.
 * A batch that is damaged, or too large when decompressed, becomes one finding with a reason, and is passed over.
 * The seconds in which the reader handles a finding do not count.
+* A partition that is followed may lose its leader for a while. It is asked again, and read on where it was left.
 * Budgets: bytes and seconds of a scan, bytes that a round holds, bytes that a batch decompresses to.
+* All scans of a console share a pace (`pace.py`), so that they leave the brokers to others. A scan rests between rounds.
 """
 
 from __future__ import annotations
@@ -27,9 +29,17 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from odradek.client.errors import is_retriable
 from odradek.console.reading.batch_fetches import FetchedBatches, fetch_batches
-from odradek.console.reading.found_records import Found, PartitionFindings, Tick, take_findings
+from odradek.console.reading.found_records import (
+    TICK_SECONDS,
+    Found,
+    PartitionFindings,
+    Tick,
+    take_findings,
+)
 from odradek.console.reading.open_transactions import OpenTransactions
+from odradek.console.reading.pace import Pace
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
 
@@ -43,9 +53,16 @@ __all__ = ["Progress", "Scan", "Span"]
 PARTITIONS_PER_ROUND = 32
 ROUND_RECORDS_MAX = 2000
 """The most findings of a partition in one round."""
+ROUND_HELD_BYTES_MAX = 32 << 20
+"""The bytes of findings after which no further partition adds to a round."""
 STALLS_MAX = 100
 """The most rounds in which a partition may get no batch, although it has some."""
 ASK_SECONDS_MAX = 5.0
+AGAIN_SECONDS = 3.0
+"""The pause after which a followed partition that gave no answer is asked again."""
+ASK_AGAIN_SECONDS_MAX = 1.0
+"""The time for such a question. The other partitions wait for it."""
+IDLE_SECONDS = 0.2
 SCAN_BYTES_MAX = 1 << 30
 SCAN_SECONDS_MAX = 60.0
 TAIL_WAIT_MS = 500
@@ -62,13 +79,17 @@ class Span:
     """The last stable offset, as the last answer had it."""
     failure: str | None = None
     """The reason why the partition is not read on."""
+    again_at: float | None = None
+    """When a failed partition is asked again, in monotonic seconds; None: never."""
     stalls: int = 0
     """The rounds without a batch since the last one with a batch."""
 
     @property
     def is_done(self) -> bool:
         """True if nothing is left to read."""
-        return self.failure is not None or (self.end is not None and self.position >= self.end)
+        if self.failure is not None and self.again_at is None:
+            return True
+        return self.end is not None and self.position >= self.end
 
     @property
     def is_stable(self) -> bool:
@@ -106,8 +127,12 @@ class Scan:
         with_markers: bool = True,
         bytes_max: int = SCAN_BYTES_MAX,
         seconds_max: float = SCAN_SECONDS_MAX,
+        pace: Pace | None = None,
     ) -> None:
-        """Make a scan; nothing is fetched yet. With `with_markers`, the markers of transactions are found, too."""
+        """Make a scan; nothing is fetched yet. With `with_markers`, the markers of transactions are found, too. Without a
+        `pace`, the scan has one of its own.
+        """
+        self._pace = pace or Pace()
         self._client = client
         self._topic = topic
         self.spans = dict(spans)
@@ -138,8 +163,15 @@ class Scan:
             ):
                 self.reason = "budget"
                 return
-            most = min(limit - self.progress.found, ROUND_RECORDS_MAX)
-            yield from self._timed(self._round(self._chosen(pending), most, is_endless))
+            now = time.monotonic()
+            due = [index for index in pending if (self.spans[index].again_at or now) <= now]
+            if due:
+                most = min(limit - self.progress.found, ROUND_RECORDS_MAX)
+                before = self.progress.scanned_bytes
+                yield from self._timed(self._round(self._chosen(due), most, is_endless))
+                yield from self._timed(_rest(self._pace.rest_seconds(self.progress.scanned_bytes - before)))
+            else:
+                time.sleep(IDLE_SECONDS)
             yield Tick()
 
     def _timed(self, items: Iterator[Found | Tick]) -> Iterator[Found | Tick]:
@@ -165,6 +197,9 @@ class Scan:
         for index, fetched, only_stable in self._fetched(chosen, is_endless):
             span = self.spans[index]
             self.progress.scanned_bytes += len(fetched.data)
+            if sum(each.held_bytes for each in findings) > ROUND_HELD_BYTES_MAX:
+                # Its turn comes, since another partition is first in each round.
+                continue
             if not fetched.data:
                 self._pass_over(span, fetched, only_stable)
                 continue
@@ -214,24 +249,29 @@ class Scan:
             if not offsets:
                 continue
             wait_ms = TAIL_WAIT_MS if is_endless else 0
+            has_failed = any(self.spans[key.partition].failure is not None for key in offsets)
+            patience = ASK_AGAIN_SECONDS_MAX if has_failed else ASK_SECONDS_MAX
             outcomes = self._client.run(
                 fetch_batches(
                     self._client.core,
                     offsets,
                     only_stable=only_stable,
                     wait_ms=wait_ms,
-                    deadline=time.monotonic() + ASK_SECONDS_MAX,
+                    deadline=time.monotonic() + patience,
                 )
             )
             for key, outcome in outcomes.items():
                 if isinstance(outcome, FetchedBatches):
+                    self.spans[key.partition].failure = self.spans[key.partition].again_at = None
                     answers.append((key.partition, outcome, only_stable))
                 else:
                     self._failed(key, outcome)
         return answers
 
     def _failed(self, key: TopicPartition, error: CallError) -> None:
-        """Go on at the start of the log if records were deleted; otherwise read the partition no further."""
+        """Go on at the start of the log if records were deleted. A followed partition may be asked again. Any other one
+        is read no further.
+        """
         span = self.spans[key.partition]
         if isinstance(error, KafkaError) and error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
             found = self._client.list_offsets({key: -2})[key].offset
@@ -239,6 +279,9 @@ class Scan:
                 span.position = found
                 return
         span.failure = str(error)
+        is_gone = isinstance(error, KafkaError) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        may_return = span.end is None and is_retriable(error) and not is_gone
+        span.again_at = time.monotonic() + AGAIN_SECONDS if may_return else None
 
     def _pass_over(self, span: Span, fetched: FetchedBatches, only_stable: bool) -> None:
         """Handle an answer without bytes: an end of the log, or of its stable part."""
@@ -254,6 +297,14 @@ class Scan:
             span.end = span.position
         elif fetched.high_watermark > span.position:
             _count_stall(span)
+
+
+def _rest(seconds: float) -> Iterator[Tick]:
+    """Pause for so long, in pieces, so that the reader can drop the scan meanwhile."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, TICK_SECONDS))
+        yield Tick()
 
 
 def _count_stall(span: Span) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from odradek.console.decoding.decoded import Decoded, as_null, plain, structured
+from odradek.console.decoding.decoded import Decoded, as_null, structured
 from odradek.console.decoding.internal import marker_value
 from odradek.console.shapes.fields import about
 
@@ -119,7 +119,7 @@ def _record(
     headers = [
         ShownHeader(
             name=name[:_HEADER_NAME_MAX],
-            value=as_null() if data is None else plain(data, characters_max),
+            value=decoders.header(data, characters_max, stream),
         )
         for name, data in record.headers[:HEADERS_MAX]
     ]

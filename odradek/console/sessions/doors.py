@@ -26,6 +26,9 @@ class Door(Protocol):
     async def mechanisms(self) -> Sequence[str]:
         """Return the mechanisms by which users can log in, the best first."""
 
+    def certificate_user(self, request: Request) -> str | None:
+        """Return the user for whom the certificate of a request's connection stands; None if nobody can log in by one."""
+
     async def log_in(self, request: Request) -> str:
         """Log a user in. Return the value of the header Set-Cookie. Raises `ViewError`."""
 
@@ -46,6 +49,9 @@ class OpenDoor:
 
     async def mechanisms(self) -> Sequence[str]:
         return ()
+
+    def certificate_user(self, request: Request) -> str | None:
+        return None
 
     async def log_in(self, request: Request) -> str:
         raise ViewError(404, "NO_LOGINS", "this cluster has no logins")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from odradek.client.admin import QuorumDescription
 from odradek.client.core.client_keys import AdminSettings
 from odradek.client.shells.blocking import Client
+from odradek.console.sessions.beside import Beside
 from odradek.console.shapes.view_errors import ViewError
 from odradek.operations.cluster_events import Event
 from odradek.operations.event_reader import EventReader
@@ -20,6 +21,10 @@ __all__ = ["History", "Told"]
 EVENTS_MAX = 50_000
 """The most events that are kept: the newest."""
 ASK_SECONDS_MAX = 10.0
+RECENT_SECONDS = 10.0
+"""The age from which the recent events are read again."""
+FAILED_SECONDS = 30.0
+"""The pause after a failure to read them."""
 
 
 class Told(NamedTuple):
@@ -43,10 +48,15 @@ class History:
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._client: Client | None = None
         self._reader: EventReader | None = None
+        self._is_closed = False
+        self.recent: Beside[Told] = Beside(fresh_seconds=RECENT_SECONDS, failed_seconds=FAILED_SECONDS)
+        """The events, for views that need not wait for the controllers."""
 
     def read(self) -> Told:
         """Read new events, and return all known ones. Raises `KafkaError`, `ClientError` and `ViewError`."""
         with self._lock:
+            if self._is_closed:
+                raise ViewError(401, "LOGIN_NEEDED", "log in again")
             if self._reader is None or self._client is None:
                 self._client = self._open_client()
                 self._reader = EventReader(self._client, self._connected, timeout_seconds=ASK_SECONDS_MAX)
@@ -59,6 +69,7 @@ class History:
     def close(self) -> None:
         """Close the connections. A reading that is under way ends first."""
         with self._lock:
+            self._is_closed = True
             if self._client is not None:
                 self._client.close()
             self._client = self._reader = None

@@ -2,6 +2,9 @@
 
 The console knows no users. It connects to the cluster with what the browser has sent. If the brokers let it in, a random
 cookie stands for the session. Sessions with the same credentials share their clients and their answers.
+
+A user may also log in by the certificate of his connection. Then the console gets a delegation token for him (`grants.py`).
+The cookie of such a session counts only on connections with the same certificate.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from odradek.client.errors import AuthenticationFailed
-from odradek.console.http.messages import Request
+from odradek.console.http.messages import ClientCertificate, Request
+from odradek.console.sessions.grants import CERTIFICATE, Grant, Grants
 from odradek.console.sessions.session import Session
 from odradek.console.sessions.session_table import (
     FAILURES_MAX,
@@ -43,6 +47,11 @@ _AT_ONCE_OF_NETWORK_MAX = 2
 MECHANISMS_SECONDS = 60.0
 SILENCE_SECONDS = 5.0
 """While all brokers are silent, they are asked again after this time."""
+TOKENS_OF_USER_MAX = 20
+"""The tokens of a user within a minute, after which he has to wait: the controllers write each of them down."""
+TOKEN_TRIES_MAX = 20
+TOKEN_PAUSE_SECONDS = 0.25
+"""The pause before the next try with a token that the broker may not know yet."""
 _LAST_SECOND = 1 << 40
 """The greatest time that is computed with, in seconds since 1970."""
 
@@ -54,6 +63,8 @@ class _Account:
     key: bytes
     session: Session
     users: int = 0
+    grant: Grant | None = None
+    """The token of a user with a certificate. Each login has its own, so that the logout can expire it."""
 
 
 @attrs.frozen(eq=False)
@@ -125,6 +136,37 @@ def _claims(token: str) -> Mapping[str, object]:
     return claims if isinstance(claims, dict) else {}
 
 
+def _document(request: Request) -> Mapping[str, object]:
+    """Read the JSON object of a login. Raises `ViewError`."""
+    if (request.header("content-type") or "").partition(";")[0].strip().lower() != "application/json":
+        raise ViewError(415, "INVALID_LOGIN", "a login is a JSON object, with the type application/json")
+    try:
+        found = json.loads(request.body)
+    except (ValueError, RecursionError) as error:
+        raise ViewError(400, "INVALID_LOGIN", "a login is a JSON object") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _fits(entry: _Entry, request: Request) -> bool:
+    """True if the connection of a request has the certificate of the session, or the session needs none."""
+    grant, shown = entry.account.grant, request.certificate
+    return grant is None or (shown is not None and shown.fingerprint == grant.certificate.fingerprint)
+
+
+def _shown(certificate: ClientCertificate) -> str:
+    """Return the name of a certificate's user: without the type, as in a login by password."""
+    return (certificate.principal or certificate.name).removeprefix("User:")
+
+
+def _silent() -> ViewError:
+    return ViewError(502, "BROKER_UNAVAILABLE", "no broker answers, so nobody can log in now")
+
+
+def _may_be_sent(text: str) -> bool:
+    """True if a client can send this text. JSON may have halves of characters (lone surrogates), which no encoding has."""
+    return 0 < len(text) <= _CHARACTERS_MAX and not any("\ud800" <= each <= "\udfff" for each in text)
+
+
 class Logins:
     """The sessions of a console whose cluster asks for logins."""
 
@@ -151,10 +193,13 @@ class Logins:
         self._clock = env.clock
         self._workers = workers
         self._log = log
+        self.grants: Grants | None = None
+        """Makes the tokens of users with a certificate; None if nobody can log in by one."""
         self._table: SessionTable[_Entry] = SessionTable()
         self._accounts: dict[bytes, _Account] = {}
         self._failed_networks = FailedLogins(FAILURES_MAX)
         self._failed_users = FailedLogins(FAILURES_OF_USER_MAX)
+        self._tokens = FailedLogins(TOKENS_OF_USER_MAX)
         self._trying: Counter[str] = Counter()
         self._new_event = env.event
         self._asking: Event | None = None
@@ -174,7 +219,13 @@ class Logins:
         if secret is None:
             return None
         entry = self._table.find(secret, self._clock.monotonic())
-        return None if entry is None else entry.visit
+        return None if entry is None or not _fits(entry, request) else entry.visit
+
+    def certificate_user(self, request: Request) -> str | None:
+        """Return the user for whom the certificate of a request's connection stands; None if nobody can log in by one."""
+        if self.grants is None or request.certificate is None:
+            return None
+        return _shown(request.certificate)
 
     async def mechanisms(self) -> Sequence[str]:
         """Return the mechanisms by which users can log in, the best first; empty if no broker answers."""
@@ -203,7 +254,10 @@ class Logins:
             raise ViewError(429, "TOO_MANY_LOGINS", "too many logins at once: try again in a moment")
         self._trying[network] += 1
         try:
-            credentials = await self._credentials(request)
+            given = _document(request)
+            if "certificate" in given:
+                return await self._log_in_by_certificate(request, given)
+            credentials = await self._credentials(given)
             if credentials.user is not None:
                 self._refuse_early(self._failed_users, credentials.user)
             account = await self._account(credentials, request.peer)
@@ -211,19 +265,18 @@ class Logins:
             self._trying[network] -= 1
             if not self._trying[network]:
                 del self._trying[network]
+        seconds = credentials.expires_at - self._clock.wall_ms() / 1000
+        return await self._opened(request, account, credentials.owner, seconds)
+
+    async def _opened(self, request: Request, account: _Account, owner: object, seconds: float) -> str:
+        """Open a session of this account, which ends after so many seconds at the latest. Return its cookie."""
         secret, now = self._new_secret(), self._clock.monotonic()
-        ended = self._table.open(
-            secret,
-            _Entry(account, Visit(account.session)),
-            now,
-            owner=credentials.owner,
-            ends_at=now + credentials.expires_at - self._clock.wall_ms() / 1000,
-        )
+        entry = _Entry(account, Visit(account.session))
+        ended = self._table.open(secret, entry, now, owner=owner, ends_at=now + seconds)
         known = self._close(request)
         await self._release([*ended, *known])
-        self._log.info(
-            "console.login", user=credentials.shown_user, mechanism=credentials.mechanism, peer=request.peer
-        )
+        session = account.session
+        self._log.info("console.login", user=session.user, mechanism=session.mechanism, peer=request.peer)
         return self._cookie(secret)
 
     async def log_out(self, request: Request) -> str:
@@ -232,13 +285,47 @@ class Logins:
         return f"{self._cookie('')}; Max-Age=0"
 
     async def expire(self) -> None:
-        """Close the sessions that nobody uses any more."""
+        """Close the sessions that nobody uses any more, and renew the tokens of the others."""
         await self._release(self._table.expire(self._clock.monotonic()))
+        for account in list(self._accounts.values()):
+            if account.grant is not None and self.grants is not None and self.grants.is_due(account.grant):
+                await self._renew(account, account.grant, self.grants)
+
+    async def _renew(self, account: _Account, grant: Grant, grants: Grants) -> None:
+        """Renew the token of an account. With another token, other clients take the place of its clients. If the user gets
+        none any more, his session ends.
+        """
+        try:
+            if not await grants.renew(grant):
+                return
+            fresh = await self._session_of(grant)
+        except Exception as error:
+            found = view_error_of(error)
+            if found is None:
+                raise
+            self._log.warning("console.session_over", user=grant.principal, reason=found.sentence)
+            entries = [each for each in self._table.values() if each.account is account]
+            for each in entries:
+                self._table.remove(each)
+            await self._release(entries)
+            return
+        if self._accounts.get(account.key) is not account:
+            # The user has logged out meanwhile.
+            await self._workers.run(fresh.close)
+            await grants.give_back(grant)
+            return
+        old, account.session = account.session, fresh
+        for each in self._table.values():
+            if each.account is account:
+                each.visit.session = fresh
+        await self._workers.run(old.close)
 
     def close(self) -> None:
-        """Close the clients of all sessions."""
+        """Close the clients of all sessions, and expire their tokens."""
         for account in self._accounts.values():
             account.session.close()
+        if self.grants is not None:
+            self.grants.close([each.grant for each in self._accounts.values() if each.grant is not None])
         self._accounts.clear()
 
     def _refuse_early(self, failed: FailedLogins, key: str) -> None:
@@ -246,31 +333,77 @@ class Logins:
         wait = failed.wait_seconds(key, self._clock.monotonic())
         if wait > 0:
             raise ViewError(
-                429, "TOO_MANY_LOGINS", f"too many logins have failed: try again in {wait:.0f} seconds"
+                429, "TOO_MANY_LOGINS", f"too many logins within a minute: try again in {wait:.0f} seconds"
             )
 
     def _close(self, request: Request) -> Sequence[_Entry]:
         """Close the session of a request's cookie. Return what has ended: at most one."""
         secret = request.cookie(self._cookie_name)
-        entry = None if secret is None else self._table.close(secret)
+        if secret is None or self.visit_of(request) is None:
+            return ()
+        entry = self._table.close(secret)
         return () if entry is None else (entry,)
 
     def _cookie(self, secret: str) -> str:
         secure = "; Secure" if self._is_encrypted else ""
         return f"{self._cookie_name}={secret}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
-    async def _credentials(self, request: Request) -> _Credentials:
-        if (request.header("content-type") or "").partition(";")[0].strip().lower() != "application/json":
-            raise ViewError(415, "INVALID_LOGIN", "a login is a JSON object, with the type application/json")
+    async def _log_in_by_certificate(self, request: Request, given: Mapping[str, object]) -> str:
+        """Log in the user for whom the connection's certificate stands. Return the value of the header Set-Cookie. Raises
+        `ViewError`.
+        """
+        certificate, grants = request.certificate, self.grants
+        if given != {"certificate": True}:
+            raise ViewError(
+                400, "INVALID_LOGIN", "a login by certificate is just that: the word is true, alone"
+            )
+        if grants is None:
+            raise ViewError(400, "NO_CERTIFICATES", "the console lets nobody in by certificate")
+        if certificate is None:
+            raise ViewError(401, "NO_CERTIFICATE", "your browser has shown no certificate on this connection")
+        offered = await self.mechanisms()
+        if not offered:
+            raise _silent()
+        owner = certificate.principal or certificate.name
+        self._refuse_early(self._tokens, owner)
+        self._tokens.add(owner, self._clock.monotonic())
         try:
-            found = json.loads(request.body)
-        except (ValueError, RecursionError) as error:
-            raise ViewError(400, "INVALID_LOGIN", "a login is a JSON object") from error
-        given = found if isinstance(found, dict) else {}
+            grant = await grants.make(certificate, offered)
+            session = await self._session_of(grant)
+        except Exception as error:
+            found = view_error_of(error)
+            if found is None:
+                raise
+            self._log.warning("console.login_refused", user=owner, peer=request.peer, reason=found.sentence)
+            raise found from None
+        account = _Account(self._new_secret().encode(), session, 1, grant)
+        self._accounts[account.key] = account
+        return await self._opened(request, account, (CERTIFICATE, owner), grants.ends_after(grant))
+
+    async def _session_of(self, grant: Grant) -> Session:
+        """Open the clients of a grant. All brokers get to know its token, each in its own time. Raises the errors of the
+        client, and then gives the token back.
+        """
+        user, tries = _shown(grant.certificate), TOKEN_TRIES_MAX
+        try:
+            while True:
+                try:
+                    return await self._workers.run(self._checked, grant.properties(), user, CERTIFICATE)
+                except AuthenticationFailed:
+                    tries -= 1
+                    if not tries:
+                        raise
+                await self._clock.sleep_until(self._clock.monotonic() + TOKEN_PAUSE_SECONDS)
+        except BaseException:
+            assert self.grants is not None, "a grant has its maker"
+            await self.grants.give_back(grant)
+            raise
+
+    async def _credentials(self, given: Mapping[str, object]) -> _Credentials:
         texts = {}
         for name in ("mechanism", "user", "password", "token"):
             value = given.get(name)
-            if value is not None and (not isinstance(value, str) or not 0 < len(value) <= _CHARACTERS_MAX):
+            if value is not None and not (isinstance(value, str) and _may_be_sent(value)):
                 raise ViewError(
                     400, "INVALID_LOGIN", f"{name} is a text of at most {_CHARACTERS_MAX} characters"
                 )
@@ -289,7 +422,7 @@ class Logins:
     async def _mechanism(self, wanted: str | None, *, has_token: bool) -> str:
         offered = [each for each in await self.mechanisms() if (each == _TOKEN) is has_token]
         if not self._mechanisms:
-            raise ViewError(502, "BROKER_UNAVAILABLE", "no broker answers, so nobody can log in now")
+            raise _silent()
         if not offered or (wanted is not None and wanted not in offered):
             raise ViewError(
                 400,
@@ -303,7 +436,9 @@ class Logins:
         `ViewError`.
         """
         try:
-            made = await self._workers.run(lambda: self._tried(credentials))
+            made = await self._workers.run(
+                self._checked, credentials.properties(), credentials.shown_user, credentials.mechanism
+            )
         except Exception as error:
             if isinstance(error, AuthenticationFailed) or (
                 isinstance(error, KafkaError) and error.code is ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -327,12 +462,10 @@ class Logins:
         account = self._accounts[credentials.key] = _Account(credentials.key, made, 1)
         return account
 
-    def _tried(self, credentials: _Credentials) -> Session:
+    def _checked(self, keys: Mapping[str, object], user: str | None, mechanism: str) -> Session:
         """Open the clients, and ask a broker something that needs no right. Raises the errors of the client."""
         try:
-            session = self._open_session(
-                credentials.properties(), credentials.shown_user, credentials.mechanism
-            )
+            session = self._open_session(keys, user, mechanism)
         except ValueError as error:
             raise ViewError(400, "INVALID_LOGIN", f"these credentials cannot be sent: {error}") from None
         try:
@@ -350,3 +483,5 @@ class Logins:
             account.users -= 1
             if account.users <= 0 and self._accounts.pop(account.key, None) is not None:
                 await self._workers.run(account.session.close)
+                if account.grant is not None and self.grants is not None:
+                    await self.grants.give_back(account.grant)

@@ -16,6 +16,7 @@ from odradek.client.core.partition_offsets import LATEST
 from odradek.client.errors import ClientError
 from odradek.client.shells.admin_client import Admin
 from odradek.client.shells.blocking import Client
+from odradek.console.sessions.kept_values import LastFailure
 from odradek.wire.errors import KafkaError
 from odradek.wire.topic_partition import TopicPartition
 
@@ -61,6 +62,7 @@ class Samples:
         self._lock = threading.Lock()
         self._fresh_seconds = FRESH_SECONDS
         self._taken: list[Sample] = []
+        self._failure = LastFailure()
 
     def close(self) -> None:
         """Close the connections. A sample that is being taken ends first."""
@@ -74,10 +76,17 @@ class Samples:
 
         Raises `KafkaError` and `ClientError` if the cluster cannot describe itself.
         """
+        asked_at = time.monotonic()
         with self._lock:
             if not self._taken or time.monotonic() - self._taken[-1].at > self._fresh_seconds:
+                self._failure.raise_since(asked_at)
                 began = time.monotonic()
-                self._keep(self._take())
+                try:
+                    self._keep(self._take())
+                except Exception as error:
+                    self._failure.note(error, time.monotonic())
+                    raise
+                self._failure.forget()
                 # In a large cluster, samples are expensive, so that they are used for longer.
                 self._fresh_seconds = max(FRESH_SECONDS, _FRESH_SHARE * (time.monotonic() - began))
             now = self._taken[-1]

@@ -67,6 +67,10 @@ class Session:
         """The lag of groups at several moments."""
         self.history = History(self.open_client, {**self._properties, **shared.for_controllers})
         """The changes of the cluster."""
+        self.pace = shared.pace
+        """The pace of the searches of all sessions."""
+        self.authors = shared.authors
+        """Who has asked for these changes, as far as audit logs on this machine say so."""
         self.is_closed = False
 
     @property

@@ -80,6 +80,11 @@ class SessionTable(Generic[T]):
         found = self._open.pop(_hash(secret), None)
         return None if found is None else found.value
 
+    def remove(self, value: T) -> None:
+        """Close all sessions with this value."""
+        for key in [key for key, each in self._open.items() if each.value is value]:
+            del self._open[key]
+
     def expire(self, now: float) -> list[T]:
         """Close the sessions that are too old. Return their values."""
         old = [key for key, each in self._open.items() if self._is_old(each, now)]

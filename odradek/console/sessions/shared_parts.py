@@ -10,11 +10,12 @@ They are read from the file with keys of clients (`odradek.console.client.config
 | `odradek.console.schemas` | a TOML file that gives topics their schemas (`decoding/schema_files.py`) |
 | `odradek.console.as.certificate` | `true`: all users may see what the certificate in this file may see |
 | `odradek.controller.KEY` | KEY for the controllers' listener, from which the history is read |
+| `odradek.console.tokens.KEY` | KEY for the console's own user, who creates tokens for users with a certificate |
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -22,8 +23,10 @@ import attrs
 from odradek.cli.connecting import FOR_CONTROLLERS
 from odradek.console.decoding.decoders import Decoders, DecodingSettings
 from odradek.console.decoding.registry import RegistrySettings
+from odradek.console.reading.pace import Pace
+from odradek.console.sessions.audit_authors import AuditAuthors
 from odradek.env.ports import Log
-from odradek.node.configuration.console_config import AS_CERTIFICATE
+from odradek.node.configuration.console_config import AS_CERTIFICATE, TOKENS_PREFIX
 
 __all__ = ["SharedParts", "shared_parts"]
 
@@ -41,10 +44,19 @@ class SharedParts:
     decoders: Decoders
     for_controllers: Mapping[str, str] = attrs.field(factory=dict)
     """The keys that are other ones for the controllers' listener."""
+    for_tokens: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """The keys of the console's own user; empty if users cannot log in by certificate."""
+    authors: AuditAuthors = attrs.field(factory=AuditAuthors)
+    """Who has asked for changes."""
+    pace: Pace = attrs.field(factory=Pace)
+    """The pace of all searches."""
 
 
-def shared_parts(properties: Mapping[str, str], log: Log | None = None) -> tuple[SharedParts, dict[str, str]]:
-    """Make the parts that sessions share. Return them with the keys that are left for clients. Decoders use `log`.
+def shared_parts(
+    properties: Mapping[str, str], log: Log | None = None, audit: Sequence[str] = ()
+) -> tuple[SharedParts, dict[str, str]]:
+    """Make the parts that sessions share. Return them with the keys that are left for clients. `audit` has the paths of
+    audit logs. Decoders use `log`.
 
     Raises `ValueError` if the address of the registry, or the file of schemas, is wrong.
     """
@@ -56,14 +68,20 @@ def shared_parts(properties: Mapping[str, str], log: Log | None = None) -> tuple
         decoders = Decoders(DecodingSettings(registry, Path(schemas) if schemas else None), log)
     except OSError as error:
         raise ValueError(f"{TRUSTSTORE} cannot be read: {error}") from None
-    for_controllers = {
-        key.removeprefix(FOR_CONTROLLERS): value
-        for key, value in properties.items()
-        if key.startswith(FOR_CONTROLLERS)
-    }
     left = {
         key: value
         for key, value in properties.items()
-        if key not in _OWN and not key.startswith(FOR_CONTROLLERS)
+        if key not in _OWN and not key.startswith((FOR_CONTROLLERS, TOKENS_PREFIX))
     }
-    return SharedParts(decoders, for_controllers), left
+    shared = SharedParts(
+        decoders,
+        _under(FOR_CONTROLLERS, properties),
+        _under(TOKENS_PREFIX, properties),
+        AuditAuthors(audit, log),
+    )
+    return shared, left
+
+
+def _under(prefix: str, properties: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the keys with this prefix, without it."""
+    return {key.removeprefix(prefix): value for key, value in properties.items() if key.startswith(prefix)}

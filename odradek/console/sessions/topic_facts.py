@@ -43,13 +43,17 @@ class TopicFacts:
     older_log_dirs: Sequence[BrokerLogDirs] = ()
     """The log directories in the older sample, if there is one."""
     seconds_apart: float | None = None
-    """The time between the two samples; None if there is no older one."""
+    """The time between the two looks at the log directories; None if there is no older one."""
     under_min_isr: frozenset[str] = frozenset()
     """The topics with a partition below `min.insync.replicas`."""
+    under_replicated: frozenset[str] | None = None
+    """The partitions that lack replicas in sync, others than those that a move is adding; None if they are not known."""
 
-    def in_sync(self, partition: Partition) -> int:
-        """Count the replicas in sync whose brokers answer."""
-        return len(set(partition.isr) - self.missing)
+    def is_under_replicated(self, topic: str, partition: Partition) -> bool:
+        """True if the partition lacks replicas in sync, as the cluster's page counts it."""
+        if self.under_replicated is not None:
+            return f"{topic}-{partition.index}" in self.under_replicated
+        return len(set(partition.isr) - self.missing) < len(partition.replicas)
 
     def size_of(self, key: TopicPartition) -> int | None:
         """Return the bytes of the largest replica of a partition; None if no replica is known."""
@@ -86,8 +90,9 @@ def _facts(session: Session) -> TopicFacts:
         picture.moving or {},
         picture.log_dirs,
         () if before is None else before.picture.log_dirs,
-        None if before is None else now.at - before.at,
+        None if before is None else picture.log_dirs_at - before.picture.log_dirs_at,
         frozenset(name.rpartition("-")[0] for name in picture.partitions.under_min_isr),
+        frozenset(picture.partitions.under_replicated),
     )
 
 

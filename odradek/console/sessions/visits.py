@@ -24,6 +24,7 @@ class Visit:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        """Its clients. Another session takes its place when its credentials are renewed."""
         self._is_over = False
         self._endings: dict[object, Callable[[], None]] = {}
 

@@ -8,6 +8,7 @@ import attrs
 
 from odradek.cli.health.picture import Picture, is_silent_voter
 from odradek.client.admin import LogDirDescription, QuorumDescription, QuorumReplica
+from odradek.console.sessions.releases import Releases, ask_releases, release_of
 from odradek.console.sessions.samples import growth_by_broker
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.fields import about
@@ -15,7 +16,10 @@ from odradek.console.shapes.queries import NoQuery
 from odradek.console.shapes.view_errors import ViewError
 from odradek.wire.uuid_text import uuid_to_text
 
-__all__ = ["BrokerRow", "Disk", "Quorum", "Replica", "brokers", "quorum"]
+__all__ = ["BrokerRow", "Disk", "Quorum", "Replica", "brokers", "quorum", "releases"]
+
+_RELEASE_SECONDS = 60.0
+_RELEASE_ASK_SECONDS_MAX = 3.0
 
 
 @attrs.frozen(kw_only=True)
@@ -65,6 +69,12 @@ class BrokerRow:
         )
     )
     reason: str | None = attrs.field(metadata=about("why it counts as silent"))
+    version: str | None = attrs.field(
+        metadata=about(
+            "the release of Apache Kafka up to which it knows the formats of metadata; null if it does not say. (No "
+            "request gives the version of a broker's program)"
+        )
+    )
     roles: Sequence[str] = attrs.field(
         metadata=about("broker, and controller if a replica of the quorum has its id")
     )
@@ -116,6 +126,7 @@ def brokers(session: Session, query: NoQuery) -> Sequence[BrokerRow]:
     new = _bytes_by_broker(picture)
     disks = _disks(picture)
     controllers = _quorum_ids(picture.quorum)
+    levels = releases(session, picture)[0]
     rows = []
     for each in picture.cluster.brokers:
         node = each.node_id
@@ -131,6 +142,7 @@ def brokers(session: Session, query: NoQuery) -> Sequence[BrokerRow]:
                 if node in picture.silent
                 else "online",
                 reason=picture.silent.get(node),
+                version=release_of(levels.get(node)),
                 roles=("broker", "controller") if node in controllers else ("broker",),
                 is_active_controller=picture.quorum is not None and picture.quorum.leader_id == node,
                 led=picture.partitions.leaders.get(node, 0),
@@ -142,6 +154,18 @@ def brokers(session: Session, query: NoQuery) -> Sequence[BrokerRow]:
             )
         )
     return rows
+
+
+def releases(session: Session, picture: Picture) -> Releases:
+    """Return the levels of `metadata.version`, as of a minute ago at most."""
+    gone = {*picture.cluster.fenced, *picture.silent}
+    alive = tuple(each.node_id for each in picture.cluster.brokers if each.node_id not in gone)
+    return session.cache.value(("releases", alive), _RELEASE_SECONDS, lambda: _ask_releases(session, alive))
+
+
+def _ask_releases(session: Session, brokers: Sequence[int]) -> Releases:
+    with session.open_client() as client:
+        return client.run(ask_releases(client.core, brokers, timeout=_RELEASE_ASK_SECONDS_MAX))
 
 
 def _bytes_by_broker(picture: Picture) -> dict[int, int]:

@@ -136,8 +136,10 @@ def _look(session: Session, before: object) -> _Looked:
     if isinstance(before, _Looked) and 0 < at - before.at < _APART_SECONDS_MAX:
         old = {_key(broker, one): one for broker, one in before.pushed}
         for broker, one in pushed:
-            rate = _rate(old.get(_key(broker, one)), one)
-            rates[_key(broker, one)] = rate or before.rates.get(_key(broker, one), (0.0, 0.0))
+            # Between two pushes, the last rate counts. Before the second push, there is none.
+            rate = _rate(old.get(_key(broker, one)), one) or before.rates.get(_key(broker, one))
+            if rate is not None and not _is_overdue(one):
+                rates[_key(broker, one)] = rate
     return _Looked(at, pushed, {key: sorted(set(found)) for key, found in members.items()}, errors, rates)
 
 
@@ -158,6 +160,11 @@ def _rate(before: ClientDescription | None, now: ClientDescription) -> tuple[flo
         max(0.0, _total(now, _IN) - _total(before, _IN)) / seconds,
         max(0.0, _total(now, _OUT) - _total(before, _OUT)) / seconds,
     )
+
+
+def _is_overdue(one: ClientDescription) -> bool:
+    """True if these clients have missed a push, so that their last figures say nothing about now."""
+    return one.since_push_ms is None or one.since_push_ms > 2 * one.push_interval_ms
 
 
 def _rows(looked: _Looked) -> list[ClientRow]:

@@ -9,13 +9,20 @@ import attrs
 import odradek
 from odradek.cli.health.judgement import Problem, problems_of
 from odradek.client.errors import ClientError
+from odradek.console.sessions.releases import release_of
 from odradek.console.sessions.samples import Sample, growth_by_broker, records_by_partition
 from odradek.console.sessions.session import Session
 from odradek.console.shapes.fields import about
 from odradek.console.shapes.queries import NoQuery
+from odradek.console.shapes.view_errors import view_error_of
+from odradek.console.views.brokers import releases
+from odradek.console.views.history import recent_changes
 from odradek.wire.errors import KafkaError
 
-__all__ = ["Overview", "Trouble", "WhoAmI", "overview", "stranger", "who_am_i"]
+__all__ = ["Change", "Overview", "Trouble", "WhoAmI", "overview", "stranger", "who_am_i"]
+
+CHANGES_MAX = 8
+"""The number of changes that the overview has."""
 
 
 @attrs.frozen(kw_only=True)
@@ -27,6 +34,9 @@ class WhoAmI:
         metadata=about("the ways to log in; empty if there are no logins")
     )
     login_needed: bool = attrs.field(metadata=about("true if the user has to log in first"))
+    certificate_user: str | None = attrs.field(
+        metadata=about("before the login, the user who can log in by the certificate of this connection")
+    )
     cluster_id: str | None = attrs.field(metadata=about("the id of the cluster; null before the login"))
     version: str = attrs.field(metadata=about("the version of the console"))
     is_kafka: bool | None = attrs.field(
@@ -41,18 +51,20 @@ def who_am_i(session: Session, query: NoQuery) -> WhoAmI:
         user=session.user,
         mechanisms=() if session.mechanism is None else (session.mechanism,),
         login_needed=False,
+        certificate_user=None,
         cluster_id=described.cluster_id,
         version=odradek.__version__,
         is_kafka=session.cache.value("is_kafka", 60.0, lambda: _is_kafka(session)),
     )
 
 
-def stranger(mechanisms: Sequence[str]) -> WhoAmI:
+def stranger(mechanisms: Sequence[str], certificate_user: str | None = None) -> WhoAmI:
     """Describe a visitor who has to log in first."""
     return WhoAmI(
         user=None,
         mechanisms=mechanisms,
         login_needed=True,
+        certificate_user=certificate_user,
         cluster_id=None,
         version=odradek.__version__,
         is_kafka=None,
@@ -91,6 +103,15 @@ class Trouble:
 
 
 @attrs.frozen(kw_only=True)
+class Change:
+    """Something that has happened in the cluster."""
+
+    time_ms: int = attrs.field(metadata=about("milliseconds since 1970"))
+    who: str | None = attrs.field(metadata=about("who has asked for it; null if it is not known"))
+    sentence: str = attrs.field(metadata=about("what has happened"))
+
+
+@attrs.frozen(kw_only=True)
 class Overview:
     """The state of the cluster in a few figures."""
 
@@ -114,9 +135,20 @@ class Overview:
         metadata=about("the growth of the logs of all brokers that answer; null if unknown")
     )
     bytes: int | None = attrs.field(metadata=about("the bytes of all logs, with all replicas"))
+    version: str | None = attrs.field(
+        metadata=about(
+            "the release of Apache Kafka whose formats of metadata the cluster uses; null if unknown"
+        )
+    )
+    events: Sequence[Change] | None = attrs.field(
+        metadata=about(f"the newest changes, at most {CHANGES_MAX}; null if they are not known")
+    )
+    events_unknown: str | None = attrs.field(metadata=about("why the newest changes are not known"))
 
 
 _PARTITIONS_MAX = 20
+CHANGES_SECONDS_MAX = 1.0
+"""The time for which the first look waits for the newest changes."""
 _LINKS = {
     "broker-down": "/brokers",
     "broker-silent": "/brokers",
@@ -144,6 +176,7 @@ def overview(session: Session, query: NoQuery) -> Overview:
     problems = problems_of(picture)
     gone = {*picture.cluster.fenced, *picture.silent}
     quorum = picture.quorum
+    changes, unknown = _changes(session)
     return Overview(
         judgement=_judgement(problems),
         is_current=picture.is_current,
@@ -155,13 +188,30 @@ def overview(session: Session, query: NoQuery) -> Overview:
         topics=len(picture.topics),
         partitions=found.total,
         offline=len(found.offline),
-        under_replicated=len(set(found.behind) - set(found.arriving)) + len(found.under_min_isr),
+        under_replicated=len(found.under_replicated),
         under_min_isr=len(found.under_min_isr),
         moving=None if picture.moving is None else len(picture.moving),
         records_per_second=_records_per_second(before, now),
         bytes_per_second=_growth(before, now),
         bytes=_bytes(now),
+        version=release_of(releases(session, now.picture)[1]),
+        events=changes,
+        events_unknown=unknown,
     )
+
+
+def _changes(session: Session) -> tuple[Sequence[Change] | None, str | None]:
+    """Return the newest changes, or None with the reason why they are not known."""
+    try:
+        rows = recent_changes(session, CHANGES_MAX, CHANGES_SECONDS_MAX)
+    except Exception as error:
+        found = view_error_of(error)
+        if found is None:
+            raise
+        return None, found.sentence
+    if rows is None:
+        return None, "the metadata log is still being read"
+    return [Change(time_ms=row.time_ms, who=row.who, sentence=row.what) for row in rows], None
 
 
 def _judgement(problems: Sequence[Problem]) -> str:

@@ -16,11 +16,13 @@ from odradek.operations.cluster_events import Event
 from odradek.security.acls.acl_requests import AclFilter
 from odradek.wire.errors import ErrorCode, KafkaError
 
-__all__ = ["HistoryPage", "HistoryQuery", "HistoryRow", "history"]
+__all__ = ["HistoryPage", "HistoryQuery", "HistoryRow", "history", "recent_changes"]
 
 ROWS_PER_PAGE = 200
 SUBJECTS_MAX = 20
 _SECONDS = 1.0
+_RECENT_EVENTS_MAX = 2_000
+"""The most events among which the newest changes are looked for. One change may have many."""
 
 
 @attrs.frozen(kw_only=True)
@@ -54,7 +56,8 @@ class HistoryRow:
     kind: str = attrs.field(metadata=about("what it is about: topic, leader, isr, move, config, acl, ..."))
     who: str | None = attrs.field(
         metadata=about(
-            "controller N for what the controllers decided themselves; null if the log does not say"
+            "the principal that asked for it, by an audit log, or controller N for what the controllers decided "
+            "themselves; null if it is not known"
         )
     )
     controller: int | None = attrs.field(metadata=about("the controller that wrote it"))
@@ -76,6 +79,9 @@ class HistoryPage:
         metadata=about("earlier places of the metadata log are known only in their results")
     )
     kinds: Sequence[str] = attrs.field(metadata=about("the kinds of changes that occur"))
+    who_unknown: Sequence[str] = attrs.field(
+        metadata=about("why `who` is null in rows of this page: sentences; empty if it never is")
+    )
     rows: Sequence[HistoryRow] = attrs.field(
         metadata=about(f"the changes of this page, at most {ROWS_PER_PAGE}")
     )
@@ -83,25 +89,71 @@ class HistoryPage:
 
 def history(session: Session, query: HistoryQuery) -> HistoryPage:
     """List the changes of the cluster, from the metadata log. It needs the right to describe the cluster."""
-    session.cache.value("may see the history", 10.0, lambda: _refuse_strangers(session))
-    told = session.cache.value("history", _SECONDS, lambda: _read(session))
-    chosen = [event for event in told.events if _fits(event, query)]
-    groups: dict[tuple[int, str, str], list[Event]] = {}
-    for event in chosen:
-        groups.setdefault((event.time_ms, event.kind, event.text), []).append(event)
-    page = page_of(list(reversed(groups.values())), query.page, ROWS_PER_PAGE)
+    told = _told(session)
+    page = page_of(
+        _groups(session, [event for event in told.events if _fits(event, query)]), query.page, ROWS_PER_PAGE
+    )
     return HistoryPage(
         total=page.total,
         page=page.page,
         pages=page.pages,
         begins_at=told.begins_at,
         kinds=sorted({event.kind for event in told.events}),
-        rows=[_row(events, told.controllers) for events in page.rows],
+        who_unknown=_who_unknown(session, [event for events in page.rows for event in events], told),
+        rows=[_row(session, events, told.controllers) for events in page.rows],
+    )
+
+
+def recent_changes(session: Session, count: int, wait_seconds: float) -> Sequence[HistoryRow] | None:
+    """Return the newest changes as of some seconds ago; None if they are not read after `wait_seconds`.
+
+    Raises `ViewError`, `KafkaError` and `ClientError` as the history does.
+    """
+    told = session.history.recent.get(lambda: _told(session), wait_seconds)
+    if told is None:
+        return None
+    newest = _groups(session, told.events[-_RECENT_EVENTS_MAX:])[:count]
+    return [_row(session, events, told.controllers) for events in newest]
+
+
+def _told(session: Session) -> Told:
+    """Return the events, if the user may see them."""
+    session.cache.value("may see the history", 10.0, lambda: _refuse_strangers(session))
+    return session.cache.value("history", _SECONDS, lambda: _read(session))
+
+
+def _groups(session: Session, events: Sequence[Event]) -> Sequence[Sequence[Event]]:
+    """Return events in groups of equal ones of one moment, the newest first."""
+    groups: dict[tuple[int, str, str, str | None], list[Event]] = {}
+    for event in events:
+        key = (event.time_ms, event.kind, event.text, _principal(session, event))
+        groups.setdefault(key, []).append(event)
+    return list(reversed(groups.values()))
+
+
+def _principal(session: Session, event: Event) -> str | None:
+    """Return who has asked for a change, by an audit log; None if none says so."""
+    author = session.authors.author(event)
+    if author is None:
+        return None
+    return f"controller {author.principal[5:]}" if author.principal.startswith("node ") else author.principal
+
+
+def _who_unknown(session: Session, events: Sequence[Event], told: Told) -> Sequence[str]:
+    """Return sentences that say why it is not known who has asked for some of these changes."""
+    gaps = session.authors.gaps(events, told.controllers)
+    if not gaps:
+        return ()
+    if session.authors.knows_files:
+        return [f"it is not known who has asked for {gap}" for gap in gaps]
+    return (
+        "the metadata log does not name who has asked for a change, and the console knows no audit log of a controller",
     )
 
 
 def _read(session: Session) -> Told:
     try:
+        session.authors.read_on()
         return session.history.read()
     except KafkaError as error:
         if error.code is not ErrorCode.INVALID_REQUEST:
@@ -144,10 +196,13 @@ def _fits(event: Event, query: HistoryQuery) -> bool:
     return query.search.lower() in str(event).lower() if query.search else True
 
 
-def _row(events: Sequence[Event], controllers: Mapping[int, int]) -> HistoryRow:
+def _row(session: Session, events: Sequence[Event], controllers: Mapping[int, int]) -> HistoryRow:
     first = events[0]
     names = list(dict.fromkeys(event.subject for event in events))
     controller = controllers.get(first.epoch)
+    who = _principal(session, first)
+    if who is None and first.by_quorum and controller is not None:
+        who = f"controller {controller}"
     if len(names) == 1:
         what = str(first)
     else:
@@ -157,7 +212,7 @@ def _row(events: Sequence[Event], controllers: Mapping[int, int]) -> HistoryRow:
         time_ms=first.time_ms,
         offset=first.offset,
         kind=first.kind,
-        who=f"controller {controller}" if first.by_quorum and controller is not None else None,
+        who=who,
         controller=controller,
         what=what,
         subjects=names[:SUBJECTS_MAX],

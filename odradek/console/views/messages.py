@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -14,6 +14,7 @@ from odradek.console.decoding.decoded import FORMATS
 from odradek.console.decoding.steps import STREAM_STEPS_MAX, Steps
 from odradek.console.reading.found_records import Found, Tick
 from odradek.console.reading.newest import NewestSearch
+from odradek.console.reading.pace import Pace
 from odradek.console.reading.record_filters import PATTERN_CHARACTERS_MAX, RecordFilter, record_filter
 from odradek.console.reading.scan import Progress, Scan, Span
 from odradek.console.reading.shown_records import ShownRecord, show
@@ -48,6 +49,8 @@ TAIL_PARTITIONS_MAX = 32
 TAIL_SECONDS_MAX = 600.0
 _WITHOUT_LIMIT = 1 << 62
 _PROGRESS_SECONDS = 0.5
+_FAILED_MAX = 20
+"""The most failed partitions in the progress. The end of a search has all of them."""
 _FORMATS = about("the format of the keys", choices=FORMATS)
 _PARTITION_MAX = (1 << 31) - 1
 _HEADER = r"^[^=\u0000-\u001f\u007f]*=[^\u0000-\u001f\u007f]*$"
@@ -102,6 +105,14 @@ class MessagesQuery:
 
 
 @attrs.frozen(kw_only=True)
+class FailedPartition:
+    """A partition that was not read to its end, or that is silent now."""
+
+    partition: int = attrs.field(metadata=about("the partition"))
+    sentence: str = attrs.field(metadata=about("the reason"))
+
+
+@attrs.frozen(kw_only=True)
 class SearchProgress:
     """The progress of a search."""
 
@@ -111,14 +122,9 @@ class SearchProgress:
         metadata=about("offsets to read at most; null if new records are awaited")
     )
     found: int = attrs.field(metadata=about("records that were found"))
-
-
-@attrs.frozen(kw_only=True)
-class FailedPartition:
-    """A partition that was not read to its end."""
-
-    partition: int = attrs.field(metadata=about("the partition"))
-    sentence: str = attrs.field(metadata=about("the reason"))
+    failed: Sequence[FailedPartition] = attrs.field(
+        metadata=about("partitions that give no answer now, at most 20; those of a tail are asked again")
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -152,7 +158,7 @@ def messages(session: Session, query: MessagesQuery, stream: EventStream) -> Non
         ranges, spans = find_spans(client, query.topic, query.partition, start, parse_places(query.before))
         if query.tail:
             _begin_tail(spans)
-        search = _Search(client, query, ranges, spans, fits)
+        search = _Search(client, query, ranges, spans, fits, session.pace)
         steps = Steps(STREAM_STEPS_MAX, "this search has decoded as much as it may: open the record")
         told_at = time.monotonic()
         over_at = told_at + TAIL_SECONDS_MAX
@@ -180,11 +186,12 @@ class _Search:
         ranges: dict[int, OffsetSpan],
         spans: dict[int, Span],
         fits: RecordFilter | None,
+        pace: Pace,
     ) -> None:
         self._total = None if query.tail else sum(span.left for span in spans.values())
 
         def make_scan(of: dict[int, Span]) -> Scan:
-            return Scan(client, query.topic, of, fits, with_markers=query.markers)
+            return Scan(client, query.topic, of, fits, with_markers=query.markers, pace=pace)
 
         start = parse_start(query.from_)
         self._limit = _WITHOUT_LIMIT if query.tail else query.limit
@@ -210,24 +217,30 @@ class _Search:
             scanned_bytes=progress.scanned_bytes,
             total=self._total,
             found=progress.found,
+            failed=_failed(self._failures)[:_FAILED_MAX],
         )
 
     def end(self) -> SearchEnd:
         """Return why the search has ended, and how to go on."""
         if self._newest is not None:
-            failures, places, reason = self._newest.failures, self._newest.places, self._newest.reason
+            places, reason = self._newest.places, self._newest.reason
             text = places_text(places) if places else None
         else:
             assert self._scan is not None
             spans = self._scan.spans
-            failures = {index: span.failure for index, span in spans.items() if span.failure is not None}
             places = {index: span.position for index, span in spans.items() if not span.is_done}
             text = places_text(places) if places else None
             text = None if text is None else f"at:{text}"
             # A tail that was broken off has no reason of its own.
             reason = self._scan.reason or "budget"
-        failed = [FailedPartition(partition=index, sentence=text) for index, text in sorted(failures.items())]
-        return SearchEnd(reason=reason, next_=text, failed=failed)
+        return SearchEnd(reason=reason, next_=text, failed=_failed(self._failures))
+
+    @property
+    def _failures(self) -> dict[int, str]:
+        if self._newest is not None:
+            return self._newest.failures
+        assert self._scan is not None
+        return {index: span.failure for index, span in self._scan.spans.items() if span.failure is not None}
 
     @property
     def _progress(self) -> Progress:
@@ -235,6 +248,10 @@ class _Search:
             return self._newest.progress
         assert self._scan is not None
         return self._scan.progress
+
+
+def _failed(failures: Mapping[int, str]) -> list[FailedPartition]:
+    return [FailedPartition(partition=index, sentence=text) for index, text in sorted(failures.items())]
 
 
 def _begin_tail(spans: dict[int, Span]) -> None:
@@ -283,7 +300,7 @@ def _one(session: Session, topic: str, partition: int, offset: int) -> Found:
             raise ViewError(503, "PARTITION_NOT_READ", span.failure)
         if span.position == offset and not span.is_done:
             span.end = offset + 1
-            scan = Scan(client, topic, spans, None)
+            scan = Scan(client, topic, spans, None, pace=session.pace)
             for item in scan.run(1):
                 if isinstance(item, Found) and item.offset == offset:
                     return item
@@ -341,7 +358,7 @@ def download(session: Session, query: DownloadQuery, stream: ByteStream) -> None
     fits = _filter_of(session, query)
     with session.open_client() as client:
         _, spans = find_spans(client, query.topic, query.partition, start, {})
-        scan = Scan(client, query.topic, spans, fits, with_markers=False)
+        scan = Scan(client, query.topic, spans, fits, with_markers=False, pace=session.pace)
         stream.begin(f"{query.topic}.jsonl", "application/x-ndjson")
         lines: list[bytes] = []
         failed: list[str] = []

@@ -145,7 +145,7 @@ def _row(facts: TopicFacts, each: Topic) -> TopicRow:
         partitions=len(each.partitions),
         replication_factor=max((len(part.replicas) for part in partitions), default=0),
         is_internal=each.is_internal,
-        under_replicated=sum(facts.in_sync(part) < len(part.replicas) for part in partitions),
+        under_replicated=sum(facts.is_under_replicated(each.name, part) for part in partitions),
         offline=sum(part.leader < 0 for part in partitions),
         moving=sum(TopicPartition(each.name, index) in facts.moving for index in each.partitions)
         if facts.moving

@@ -11,15 +11,20 @@ from ipaddress import ip_address
 import attrs
 
 from odradek.metadata_quorum.config.config_defs import ConfigDef, ConfigError, ConfigValue
-from odradek.node.configuration.listener_security import tls_settings
+from odradek.node.configuration.audit_config import AuditConfig
+from odradek.node.configuration.listener_security import principal_rules, tls_settings
 from odradek.node.configuration.metrics_config import parse_host_port
+from odradek.security.acls.authorizer import AuthorizerSettings
 
 __all__ = [
     "AS_SASL",
     "CONSOLE",
     "CONSOLE_DEFS",
     "CONSOLE_LISTENER",
+    "TOKENS_PREFIX",
     "ConsoleConfig",
+    "asks_for_certificates",
+    "certificate_login_refusal",
     "console_config",
     "console_refusal",
     "credentials_refusal",
@@ -35,6 +40,10 @@ CLIENT_CONFIG = "odradek.console.client.config"
 IDLE = "odradek.console.idle.ms"
 AS_CERTIFICATE = "odradek.console.as.certificate"
 """A key in the file with keys of clients, which allows that all users see what the file's credentials may see."""
+TOKENS_PREFIX = "odradek.console.tokens."
+"""The prefix of keys for the console's own user, in the file with keys of clients. This user creates delegation tokens for
+users who log in by a certificate.
+"""
 _PASSWORDS = ("odradek.sasl.", "sasl.")
 _KEYS_OF_CERTIFICATES = ("odradek.ssl.keystore.", "ssl.key.", "ssl.keystore.")
 _FOR_CONTROLLERS = "odradek.controller."
@@ -72,6 +81,10 @@ class ConsoleConfig:
     client_config: str
     """A file with keys of clients that override `client`; empty for none."""
     idle_seconds: float
+    super_users: Sequence[str] = ()
+    """The principals for which the console creates no token (`super.users` of its node)."""
+    audit_directory: str | None = None
+    """The directory of the node's audit log; None if it has none."""
 
 
 def is_loopback(host: str) -> bool:
@@ -126,11 +139,45 @@ def credentials_refusal(client: Mapping[str, str]) -> str | None:
     )
 
 
+def asks_for_certificates(tls: Mapping[str, str] | None) -> bool:
+    """True if a listener with these keys of TLS asks browsers for certificates. Raises `ConfigError`."""
+    return tls is not None and tls_settings(CONSOLE, AS_SASL, tls, serves=True).client_auth != "none"
+
+
+def certificate_login_refusal(client: Mapping[str, str], tls: Mapping[str, str] | None) -> str | None:
+    """Return a sentence that says why logins by certificate do not work with these keys; None if they do, or are off.
+
+    `client` has the keys of clients, `tls` those of the console's listener. Raises `ConfigError` for bad keys of TLS.
+    """
+    if not any(key.startswith(TOKENS_PREFIX) for key in client):
+        return None
+    if not asks_for_certificates(tls):
+        return (
+            f"{TOKENS_PREFIX}* is for logins by certificate, and the console's listener asks browsers for none: set "
+            f"listener.name.{CONSOLE.lower()}.ssl.client.auth=requested, or remove these keys"
+        )
+    assert tls is not None, "a listener without TLS asks for no certificate"
+    trust = tls_settings(CONSOLE, AS_SASL, tls, serves=True)
+    if trust.truststore_location is None and trust.truststore_certificates is None:
+        return (
+            "the console would let in the certificates of every public authority: name yours in "
+            f"listener.name.{CONSOLE.lower()}.ssl.truststore.location"
+        )
+    if not client.get("security.protocol", PLAINTEXT).upper().startswith("SASL"):
+        return (
+            "users with a certificate get delegation tokens, which log in by SCRAM: set security.protocol to SASL_SSL "
+            f"in the console's file, or remove {TOKENS_PREFIX}*"
+        )
+    return None
+
+
 def console_config(
     values: Mapping[str, ConfigValue],
     explicit: Mapping[str, str],
     clients: Sequence[tuple[str, str]],
     listeners: Collection[str],
+    authorizer: AuthorizerSettings | None = None,
+    audit: AuditConfig | None = None,
 ) -> ConsoleConfig | None:
     """Read the console's settings; None if it is off. `clients` has name and security protocol of each listener for
     clients, the first one preferred. `listeners` are the names of all listeners. Raises `ConfigError`.
@@ -149,6 +196,7 @@ def console_config(
             )
         # Bad keys of TLS are an error of this file, though another process reads them again.
         tls_settings(CONSOLE, AS_SASL, explicit, serves=True)
+        principal_rules(CONSOLE, explicit)
     if not clients:
         raise ConfigError(
             CONSOLE_LISTENER, text, "only a broker serves the console: remove this key from a controller"
@@ -174,6 +222,8 @@ def console_config(
         client={"security.protocol": protocol, **_trust(explicit, name, protocol)},
         client_config=client_file,
         idle_seconds=idle / 1000,
+        super_users=() if authorizer is None else sorted(authorizer.super_users),
+        audit_directory=None if audit is None else audit.directory,
     )
 
 

@@ -46,6 +46,7 @@ __all__ = [
     "ListenerSecurity",
     "is_listener_key",
     "listener_security",
+    "principal_rules",
     "security_of_listeners",
     "tls_settings",
 ]
@@ -438,6 +439,11 @@ def _node_login(
             f"(or set {USERNAME} and {PASSWORD_FILE})",
         )
     return Credentials(mechanism, line.username, line.password)
+
+
+def principal_rules(name: str, explicit: Mapping[str, str]) -> PrincipalRules:
+    """Read the rules by which a listener makes principals of its clients' certificates. Raises `ConfigError`."""
+    return _rules(_Keys(name, explicit, {}))
 
 
 def _rules(keys: _Keys) -> PrincipalRules:

@@ -340,7 +340,7 @@ def _check(explicit: dict[str, str], secrets: Callable[[], Mapping[str, str]], s
         static_voters=static_voters,
         bootstrap_servers=bootstrap_servers,
         metrics=metrics_config(values, page_security),
-        console=console_config(values, explicit, clients, security),
+        console=console_config(values, explicit, clients, security, authorizer, audit),
         disk_hung_seconds=_seconds(values, DISK_HUNG),
         disk_write_wait_seconds=_seconds(values, DISK_WRITE_WAIT),
         disk_full_seconds=_seconds(values, DISK_FULL),

@@ -33,6 +33,7 @@ from odradek.metadata_quorum.config.java_properties import MalformedProperties, 
 from odradek.node.configuration.console_config import (
     CLIENT_CONFIG,
     ConsoleConfig,
+    certificate_login_refusal,
     console_refusal,
     credentials_refusal,
 )
@@ -60,8 +61,12 @@ def open_console(config: NodeConfig, log: Log) -> ConsoleDoor | None:
         )
     client = {**settings.client, **_client_file(settings)}
     protocol = client.get("security.protocol", "PLAINTEXT").upper()
-    refusal = credentials_refusal(client) or console_refusal(
-        settings.host, is_encrypted=settings.tls is not None, needs_login=protocol.startswith("SASL")
+    refusal = (
+        certificate_login_refusal(client, settings.tls)
+        or credentials_refusal(client)
+        or console_refusal(
+            settings.host, is_encrypted=settings.tls is not None, needs_login=protocol.startswith("SASL")
+        )
     )
     if refusal is not None:
         raise NodeCannotStart(refusal)
@@ -226,6 +231,8 @@ class ConsoleDoor:
             "client": dict(self._client),
             "tls": None if self._settings.tls is None else dict(self._settings.tls),
             "idle_seconds": self._settings.idle_seconds,
+            "super_users": list(self._settings.super_users),
+            "audit": [] if self._settings.audit_directory is None else [self._settings.audit_directory],
             "node_id": self._node_id,
         }
         return json.dumps(settings).encode() + b"\n"

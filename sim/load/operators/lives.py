@@ -113,11 +113,15 @@ class Lives(Topics):
         return None
 
     def _are_records_due(self) -> bool:
-        """True if all brokers must by now have removed the records of a life with a short retention."""
-        interval_ms = int(self.cluster.shape.settings.get(CHECK_INTERVAL, "300000"))
+        """True if all brokers must by now have removed the records of a life with a short retention.
+
+        A broker that runs with its older configuration file checks every five minutes.
+        """
         now_ms = self._wall_ms(self.site.name)
-        return interval_ms <= CHECK_INTERVAL_MS_MAX and all(
-            abs(self._wall_ms(member.name) - now_ms) <= CLOCKS_NEAR_MS for member in self.cluster.brokers
+        return all(
+            member.config.get_int(CHECK_INTERVAL) <= CHECK_INTERVAL_MS_MAX
+            and abs(self._wall_ms(member.name) - now_ms) <= CLOCKS_NEAR_MS
+            for member in self.cluster.brokers
         )
 
     def _wall_ms(self, machine: str) -> int:

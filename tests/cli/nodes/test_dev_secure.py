@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from testkit.processes import base_port
 from tests.cli.nodes.test_dev import line, running
 from tests.cli.running import Outcome, odradek_here
+from tests.console.application.console_here import Browser
 
 pytestmark = pytest.mark.xdist_group("cli")
 
@@ -44,6 +46,10 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
         given = by("admin", "acl", "add", "--user", "client", "--operation", "write", "--topic", "t")
         assert given.code == 0, given.err
         assert by("client", "produce", "t", stdin=b"late\n").code == 0
+        _check_history(data, port + 552)
+        given = by("admin", "acl", "add", "--user", "client", "--operation", "describe", "--cluster")
+        assert given.code == 0, given.err
+        _check_hidden_troubles(by)
     other = base_port(1, PORTS)
     with running("dev", "--secure", "--port", str(other), "--data", data) as node:
         assert line(node.stdout).startswith("node=1")
@@ -57,6 +63,38 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
         assert "t-0 is led again" in events.out
         log = (data / "node-1.log").read_text()
         assert (data / "security" / "client.password").read_text() not in log + events.out
+
+
+def _check_hidden_troubles(by: Callable[..., Outcome]) -> None:
+    """Check that a user who may see disks, and not their troubles, is not shown sound ones."""
+    listed = by("client", "disk", "list")
+    assert listed.code != 0
+    assert "the troubles of the disks of broker 1 were not seen" in listed.out
+    assert "DESCRIBE_CONFIGS" in listed.err or "CLUSTER_AUTHORIZATION_FAILED" in listed.err, listed.err
+    (broker,) = by("client", "disk", "list", "--json").json(1)["brokers"]
+    assert broker["troubles_unknown"]
+    assert by("client", "disk", "list", "--topics").code == 0
+    (broker,) = by("admin", "disk", "list", "--json").json()["brokers"]
+    assert broker["troubles_unknown"] is None
+
+
+def _check_history(data: Path, port: int) -> None:
+    """Check that the console shows the administrator the history with names, and the client none of it."""
+    for user, status in (("admin", 200), ("client", 403)):
+        browser = Browser(port)
+        password = (data / "security" / f"{user}.password").read_text()
+        assert browser.log_in(user=user, password=password) == (200, {})
+        found, document = browser.get("/api/history")
+        assert found == status, document
+        assert isinstance(document, dict)
+        if status == 200:
+            who = {row["what"]: row["who"] for row in document["rows"]}
+            assert "User:admin" in {
+                name for what, name in who.items() if "topic t" in what and "created" in what
+            }, who
+            assert None not in [row["who"] for row in document["rows"] if row["kind"] == "acl"]
+            events = browser.ok("/api/overview")["events"]
+            assert [each["who"] for each in events][:1] == ["User:admin"], events
 
 
 def _check_hints(data: Path, port: int) -> None:

@@ -12,6 +12,7 @@ from odradek.cli.output import (
     RED,
     bytes_field,
     bytes_text,
+    columns_of,
     plain,
     print_json,
     print_values,
@@ -110,6 +111,41 @@ def test_a_table_is_cut_to_the_terminal() -> None:
     assert max(map(len, narrow)) == 60
     tiny = table(("NAME", "N", "PATH"), rows, 10).splitlines()
     assert tiny[1] == "a" * 7 + "…  123456  " + "b" * 7 + "…"
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("topic", 5),
+        ("", 0),
+        ("日本", 4),
+        ("ｔ", 2),
+        ("ﾄ", 1),
+        ("한", 2),
+        ("ü", 1),
+        ("u\u0308", 1),
+        ("🐟", 2),
+        ("שָׁ", 1),
+        ("ไม้", 2),
+        ("…", 1),
+    ],
+)
+def test_letters_take_the_columns_of_a_terminal(text: str, columns: int) -> None:
+    """Wide letters of East Asia and emoji take two columns. Marks that stand upon a letter take none."""
+    assert columns_of(text) == columns
+
+
+def test_wide_letters_keep_columns_aligned_and_are_cut_in_time() -> None:
+    """Names with wide letters leave the next column where it belongs, in whole and in cut tables."""
+    rows = [("注文", 7, "x"), ("orders", 12, "東京" * 20)]
+    lines = table(("TOPIC", "N", "PLACE"), rows).splitlines()
+    assert lines[:2] == ["TOPIC    N  PLACE", "注文     7  x"]
+    for width in range(30, 60):
+        cut = table(("TOPIC", "N", "PLACE"), rows, width).splitlines()
+        assert all(columns_of(line) <= width for line in cut)
+        assert cut[2].startswith("orders  12  東京")
+        assert cut[2].endswith("…")
+    assert wrapped("東京 大阪 京都", 9) == ["東京 大阪", "京都"]
 
 
 def test_columns_that_matter_less_go_before_an_id_is_cut() -> None:

@@ -259,6 +259,28 @@ def test_lists_come_from_every_broker_or_not_at_all() -> None:
         two.run(list_groups(two.wire.core))
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_group_with_offsets_at_two_brokers_is_listed_once(is_known: bool) -> None:
+    """Its coordinator's entry counts. If nobody knows the coordinator, the entry with members does."""
+    two = TwoBrokers()
+    old = ListedGroup(group_id="g", protocol_type="consumer", group_state="Empty", group_type="Classic")
+    new = ListedGroup(group_id="g", protocol_type="consumer", group_state="Stable", group_type="Classic")
+    other = ListedGroup(group_id="h", group_state="Empty")
+    two.answer(1, ApiKey.LIST_GROUPS, ListGroupsResponse(groups=[old, other]))
+    two.answer(2, ApiKey.LIST_GROUPS, ListGroupsResponse(groups=[new]))
+    code = 0 if is_known else int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    # The coordinator is the one whose entry would lose without this answer.
+    found = Coordinator(key="g", node_id=1, host="fake", port=9091, error_code=code)
+    for node in (1, 2):
+        two.answer(node, ApiKey.FIND_COORDINATOR, FindCoordinatorResponse(coordinators=[found]))
+    listed = two.run(list_groups(two.wire.core))
+    assert [(each.group_id, each.coordinator, each.state) for each in listed] == [
+        ("g", 1, "Empty") if is_known else ("g", 2, "Stable"),
+        ("h", 1, "Empty"),
+    ]
+    assert sum(len(two.asked(node, ApiKey.FIND_COORDINATOR)) for node in (1, 2)) == 1
+
+
 def test_a_broker_that_goes_while_groups_are_listed() -> None:
     """A broker dies while groups are listed.
 

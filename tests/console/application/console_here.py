@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import ssl
+import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPSConnection
 from urllib.parse import quote
 
 import attrs
 
 from odradek.console.application import Application
 from odradek.console.http.messages import Request, Response
-from odradek.console.process import make_application, open_door
+from odradek.console.process import encryption_of, make_application, open_door
 from odradek.console.sessions.doors import OpenDoor
 from odradek.console.sessions.logins import Logins
 from odradek.console.settings import ConsoleSettings
@@ -21,6 +23,7 @@ from odradek.env.real import RealEnv
 from tests.console.http.served import Lines, Served, serving
 
 SECONDS = 30.0
+EXPIRE_SECONDS = 0.2
 
 
 @attrs.define
@@ -30,6 +33,19 @@ class Browser:
     port: int
     cookie: str | None = None
     set_cookie: str = ""
+    tls: ssl.SSLContext | None = None
+    """The certificates of a browser that speaks TLS."""
+
+    @property
+    def origin(self) -> str:
+        """The origin of the console's pages."""
+        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}"
+
+    def connect(self) -> HTTPConnection:
+        """Make a connection, which connects at its first request."""
+        if self.tls is None:
+            return HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        return HTTPSConnection("127.0.0.1", self.port, timeout=SECONDS, context=self.tls)
 
     def send(
         self,
@@ -40,18 +56,19 @@ class Browser:
         body: bytes | None = None,
     ) -> tuple[int, object, Mapping[str, str]]:
         """Send a request. Return status, document (text if it is no JSON) and headers."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        connection = self.connect()
         try:
             given = dict(headers or {})
             if self.cookie is not None:
                 given["Cookie"] = self.cookie
             if method == "POST":
-                given.setdefault("Origin", f"http://127.0.0.1:{self.port}")
+                given.setdefault("Origin", self.origin)
                 given.setdefault("Content-Type", "application/json")
-            data = body if body is not None else None if document is None else json.dumps(document).encode()
-            connection.request(method, target, data, given)
+            sent = body if body is not None else None if document is None else json.dumps(document).encode()
+            connection.request(method, target, sent, given)
             answer = connection.getresponse()
-            text = answer.read().decode()
+            data = answer.read()
+            text = (zlib.decompress(data, 31) if answer.getheader("content-encoding") else data).decode()
             found = {name.lower(): value for name, value in answer.getheaders()}
             if "set-cookie" in found:
                 self.set_cookie = found["set-cookie"]
@@ -77,7 +94,7 @@ class Browser:
 
     def events(self, target: str) -> Iterator[tuple[str, object]]:
         """Yield the events of a stream, until it ends or the caller stops."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        connection = self.connect()
         try:
             connection.request("GET", target, headers={} if self.cookie is None else {"Cookie": self.cookie})
             answer = connection.getresponse()
@@ -106,9 +123,9 @@ class Console:
     def port(self) -> int:
         return self.served.port
 
-    def browser(self) -> Browser:
-        """Return a new browser without a cookie."""
-        return Browser(self.port)
+    def browser(self, tls: ssl.SSLContext | None = None) -> Browser:
+        """Return a new browser without a cookie, with these certificates."""
+        return Browser(self.port, tls=tls)
 
 
 @contextmanager
@@ -120,14 +137,23 @@ def console_for(settings: ConsoleSettings) -> Iterator[Console]:
         door = open_door(settings, env, 9644, log)
         application = make_application(settings, env, door, tasks, log)
         made.append((application, door))
+        if isinstance(door, Logins) and settings.tls is not None:
+            tasks.start_soon(expiring, env, door)
         return application.answer
 
-    with serving(make, makes=True) as served:
+    with serving(make, makes=True, encrypting=lambda env, log: encryption_of(settings, env, log)) as served:
         application, door = made[0]
         try:
             yield Console(served, application, door)
         finally:
             door.close()
+
+
+async def expiring(env: RealEnv, door: Logins) -> None:
+    """Look at the sessions again and again, as the console does."""
+    while True:
+        await env.clock.sleep_until(env.clock.monotonic() + EXPIRE_SECONDS)
+        await door.expire()
 
 
 def in_path(*parts: str) -> str:

@@ -64,7 +64,12 @@ def small_world() -> World:
             "rule": rule("User:alice", "allow", "write", "pay", "prefixed"),
             "is_certain": True,
         },
-        "/api/history": listed(history()) | {"begins_at": 0, "kinds": ["config", "isr", "topic"]},
+        "/api/history": listed(history())
+        | {
+            "begins_at": 0,
+            "kinds": ["config", "isr", "topic"],
+            "who_unknown": ["it is not known who has asked for 1 event in epoch 3"],
+        },
     }
 
 
@@ -73,7 +78,7 @@ def empty_world() -> World:
     one: Shape = {
         "judgement": "ok", "troubles": [], "brokers": 1, "brokers_alive": 1, "controllers": 1, "active_controller": 1,
         "topics": 0, "partitions": 0, "under_replicated": 0, "moving": 0, "records_per_second": None,
-        "bytes_per_second": None,
+        "bytes_per_second": None, "events": [],
     }  # fmt: skip
     return {
         "/api/session": session(),
@@ -90,7 +95,7 @@ def empty_world() -> World:
             "has_authorizer": True, "super_users": [], "allow_everyone": False, "users": [], "user_count": 0, "quotas": [],
             "quota_count": 0, "errors": [],
         },
-        "/api/history": listed([]) | {"begins_at": 0, "kinds": []},
+        "/api/history": listed([]) | {"begins_at": 0, "kinds": [], "who_unknown": []},
     }  # fmt: skip
 
 
@@ -110,7 +115,7 @@ def listed(rows: list[Answer], name: str = "rows") -> Shape:
 
 def session() -> Shape:
     return {
-        "user": None, "mechanisms": [], "login_needed": False, "cluster_id": "wZ4hPTqtQxqGbYt0Fz5h1A",
+        "user": None, "mechanisms": [], "login_needed": False, "certificate_user": None, "cluster_id": "wZ4hPTqtQxqGbYt0Fz5h1A",
         "version": "0.3.0", "is_kafka": False,
     }  # fmt: skip
 
@@ -132,7 +137,11 @@ def overview() -> Shape:
         "judgement": "critical", "is_current": True, "troubles": troubles, "brokers": 3, "brokers_alive": 2,
         "controllers": 3, "active_controller": 2, "topics": 4, "partitions": 82, "offline": 0, "under_replicated": 14,
         "under_min_isr": 0, "moving": 2, "records_per_second": 12_345.6, "bytes_per_second": 9_876_543.0,
-        "bytes": 31 * GIB,
+        "bytes": 31 * GIB, "version": "4.3", "events_unknown": None,
+        "events": [
+            {"time_ms": NOW_MS - 240_000, "who": None, "sentence": "broker 3 was fenced"},
+            {"time_ms": NOW_MS - 900_000, "who": "User:alice", "sentence": "topic payments has retention.ms=86400000"},
+        ],
     }  # fmt: skip
 
 
@@ -140,7 +149,7 @@ def broker(number: int, *, slow: bool = False, state: str = "online") -> Shape:
     disks: list[Answer] = [] if state == "down" else [disk(at, slow=slow and at == 1) for at in range(2)]
     return {
         "id": number, "host": f"broker{number}.example.net", "port": 9092, "rack": "abc"[number - 1], "state": state,
-        "reason": None, "roles": ["broker", "controller"], "is_active_controller": number == 2, "led": 28, "replicas": 55,
+        "reason": None, "version": None if state == "down" else "4.3", "roles": ["broker", "controller"], "is_active_controller": number == 2, "led": 28, "replicas": 55,
         "offline_replicas": 0, "bytes": 31 * GIB, "bytes_per_second": 1_000_000.0, "disks": disks,
     }  # fmt: skip
 

@@ -225,6 +225,52 @@ def test_a_lost_session_leads_to_the_login_and_back(visit: Visit, served: Fixtur
     assert '"mechanism":"SCRAM-SHA-512"' in sent
 
 
+def test_a_certificate_logs_in_by_a_click(visit: Visit, served: FixtureServer) -> None:
+    """The login page names the user of the connection's certificate. A refusal is shown, and passwords still work."""
+    page = visit(f"{served.url}/groups")
+    served.world["/api/session"] = session() | {
+        "login_needed": True,
+        "mechanisms": ["SCRAM-SHA-512"],
+        "certificate_user": "dora",
+    }
+    served.world["/api/groups"] = Refused(401, "log in first")
+    page.keyboard.press("r")
+    page.wait_for_url("**/login?next=**")
+    page.get_by_text("Your certificate stands for dora.").wait_for()
+    served.world["/api/login"] = Refused(
+        403, "the console's user lacks the right CREATE_TOKENS for User:dora"
+    )
+    page.get_by_role("button", name="Log in by certificate").click()
+    page.get_by_text("The console's user lacks the right CREATE_TOKENS").wait_for()
+    expect(page.get_by_label("Password")).to_be_visible()
+    served.world |= {"/api/login": {}, "/api/groups": listed([group_row("billing", 1)])}
+    served.world["/api/session"] = session() | {"user": "dora", "mechanisms": ["certificate"]}
+    page.get_by_role("button", name="Log in by certificate").click()
+    page.get_by_role("link", name="billing").wait_for()
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+    assert [each for each in served.asked if each.startswith("/api/login")] == [
+        '/api/login {"certificate":true}'
+    ] * 2
+
+
+def test_missing_names_in_the_history_are_explained(visit: Visit, served: FixtureServer) -> None:
+    """Below the changes, the page says why it does not know who has asked for some of them."""
+    page = visit(f"{served.url}/history")
+    page.get_by_text("It is not known who has asked for 1 event in epoch 3.").wait_for()
+
+
+def test_newest_changes_that_are_not_known_are_explained(visit: Visit, served: FixtureServer) -> None:
+    """The page of the cluster shows the newest changes, or the reason why it has none."""
+    page = visit(f"{served.url}/")
+    page.get_by_text("Topic payments has retention.ms=86400000.").wait_for()
+    page.get_by_text("It uses the metadata of Apache Kafka 4.3.").wait_for()
+    served.world["/api/overview"] = overview() | {
+        "events": None,
+        "events_unknown": "the controllers show their metadata log to no client",
+    }
+    page.get_by_text("The controllers show their metadata log to no client.").wait_for()
+
+
 @pytest.mark.parametrize(
     "wanted", ["//evil.example/", "https://evil.example/", "javascript:alert(1)", "/\\evil.example/"]
 )

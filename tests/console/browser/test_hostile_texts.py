@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle, islice
 
 import pytest
 from playwright.sync_api import Page
@@ -46,14 +47,17 @@ PAGES = [
 ]  # fmt: skip
 
 
-def poisoned(answer: Answer, text: str, name: str = "") -> Answer:
-    """Return an answer in which others have chosen each text that they can choose."""
+TURNS = 3
+
+
+def poisoned(answer: Answer, texts: Iterator[str], name: str = "") -> Answer:
+    """Return an answer in which others have chosen each text that they can choose: the next of `texts`."""
     if isinstance(answer, str):
-        return answer if name in KEPT else text
+        return answer if name in KEPT else next(texts)
     if isinstance(answer, Mapping):
-        return {key: poisoned(value, text, key) for key, value in answer.items()}
+        return {key: poisoned(value, texts, key) for key, value in answer.items()}
     if isinstance(answer, Sequence):
-        return [poisoned(each, text, name) for each in answer]
+        return [poisoned(each, texts, name) for each in answer]
     return answer
 
 
@@ -63,18 +67,34 @@ def served() -> Iterator[FixtureServer]:
         yield server
 
 
-@pytest.mark.parametrize("kind", TEXTS)
-def test_a_hostile_text_is_only_a_text(visit: Visit, served: FixtureServer, kind: str) -> None:
-    """Any text stays a text: it is never run, loaded or parsed, and a page keeps its width."""
-    text = TEXTS[kind]
+def test_a_hostile_text_is_only_a_text(visit: Visit, served: FixtureServer, whole_matrix: bool) -> None:
+    """Each text stays a text in every place at once: it is never run, loaded or parsed, and a page keeps its width."""
+    if not whole_matrix:
+        pytest.skip("each text in every place: make test-console")
+    for text in TEXTS.values():
+        look_at_all_pages(visit, served, [text])
+
+
+@pytest.mark.parametrize("turn", range(TURNS))
+def test_hostile_texts_are_only_texts(visit: Visit, served: FixtureServer, turn: int) -> None:
+    """Hostile texts stay texts in all places. In each turn, a place has another one of them."""
+    texts = list(TEXTS.values())
+    first = turn * len(texts) // TURNS
+    look_at_all_pages(visit, served, texts[first:] + texts[:first])
+
+
+def look_at_all_pages(visit: Visit, served: FixtureServer, some: Sequence[str]) -> None:
+    """Serve these texts wherever others can choose one, visit all pages, and check that they are whole."""
+    texts = cycle(some)
     for address, answer in small_world().items():
-        served.world[address] = poisoned(answer, text)
+        served.world[address] = poisoned(answer, texts)
     served.world["/api/session"] = small_world()["/api/session"]
-    told = decoded(text)
-    served.records = [
-        record(0, 1, key=told, value=told, headers=[{"name": text, "value": told}]),
-        record(0, 2, key=told, value=decoded(text, "json", error=text)),
-    ]
+    served.records = []
+    for text in islice(texts, len(some)):
+        for told in (decoded(text), decoded(text, "json", error=text)):
+            offset = 1 + len(served.records)
+            headers = [{"name": text, "value": decoded(text)}]
+            served.records.append(record(0, offset, key=decoded(text), value=told, headers=headers))
     page = visit(served.url)
     for path in PAGES:
         page.goto(served.url + path)
@@ -91,14 +111,13 @@ def test_a_hostile_text_is_only_a_text(visit: Visit, served: FixtureServer, kind
         assert overflow_of(page) <= 0, path
         drawn = page.locator("main").inner_text()
         assert not any(character in drawn for character in "\u202e\u2066\u200b\u2060\ufeff\x00\x1b"), path
-    if kind in ("script", "long", "bidi"):
-        assert faults_of(page) == []
+    assert faults_of(page) == []
 
 
 def test_unseen_characters_are_named(visit: Visit, served: FixtureServer) -> None:
     """A character that would reorder or hide its neighbours stands as its number."""
     served.world |= small_world()
-    served.world["/api/clients"] = poisoned(small_world()["/api/clients"], TEXTS["bidi"])
+    served.world["/api/clients"] = poisoned(small_world()["/api/clients"], cycle([TEXTS["bidi"]]))
     page = visit(f"{served.url}/clients")
     assert page.locator("tbody th").first.inner_text() == "userU+202Egpj.exeU+2066U+2069U+200F"
 
@@ -109,7 +128,7 @@ def test_unseen_characters_are_named(visit: Visit, served: FixtureServer) -> Non
 def test_a_link_to_a_group_leads_to_this_group(visit: Visit, served: FixtureServer, name: str) -> None:
     """A link to a group with any name asks for exactly this group."""
     served.world |= small_world()
-    served.world["/api/groups"] = poisoned(small_world()["/api/groups"], name)
+    served.world["/api/groups"] = poisoned(small_world()["/api/groups"], cycle([name]))
     served.world[f"/api/groups/{name}"] = small_world()["/api/groups/billing"]
     page = visit(f"{served.url}/groups")
     page.locator("tbody a").first.click()

@@ -17,10 +17,13 @@ from odradek.console.reading import scan as scan_module
 from odradek.console.reading.batch_fetches import FetchedBatches
 from odradek.console.reading.found_records import (
     DECOMPRESSED_BYTES_MAX,
+    HELD_BYTES_MAX,
+    RECORD_HEADERS_MAX,
     Found,
     PartitionFindings,
     take_findings,
 )
+from odradek.console.reading.pace import Pace
 from odradek.console.reading.scan import Scan, Span
 from odradek.console.reading.shown_records import HEADERS_MAX, ShownRecord, show
 from odradek.console.reading.transaction_states import (
@@ -32,9 +35,10 @@ from odradek.console.reading.transaction_states import (
 from odradek.console.shapes.view_errors import ViewError
 from odradek.console.views import messages as messages_module
 from odradek.console.views.messages import DownloadQuery, download
-from odradek.wire.batches.batch_header import HEADER_SIZE, parse_header, seal
+from odradek.wire.batches.batch_header import HEADER, HEADER_SIZE, parse_header, seal
 from odradek.wire.batches.records import RecordBatchBuilder
 from odradek.wire.batches.transaction_markers import build_marker
+from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
 
 DECODERS = Decoders(DecodingSettings())
@@ -138,8 +142,6 @@ def test_a_bomb_is_refused_before_it_is_inflated(
     body += squeezer.flush()
     bomb = batch(0, b"x")
     header = parse_header(bomb)._replace(batch_length=HEADER_SIZE - 12 + len(body), attributes=1)
-    from odradek.wire.batches.batch_header import HEADER
-
     bomb = bytearray(HEADER.pack(*header)) + body
     seal(bomb)
     found, _ = search(Log(bomb, batch(1, b"after")))
@@ -216,7 +218,7 @@ def test_a_download_that_is_not_whole_ends_with_an_error(
         monkeypatch.setattr(messages_module, "Scan", functools.partial(Scan, bytes_max=1))
     sent: list[bytes] = []
     stream = SimpleNamespace(begin=lambda *_: None, write=sent.append, is_over=False)
-    session = SimpleNamespace(open_client=lambda: nullcontext(log), decoders=DECODERS)
+    session = SimpleNamespace(open_client=lambda: nullcontext(log), decoders=DECODERS, pace=Pace())
     with pytest.raises(ViewError) as caught:
         download(session, DownloadQuery(topic="t"), stream)
     assert caught.value.code == code
@@ -285,3 +287,107 @@ def test_findings_of_a_round_are_bounded() -> None:
         pass
     assert len(findings.found) == 30
     assert findings.next_offset == 30
+
+
+def test_headers_count_as_bytes_of_a_round() -> None:
+    """Records with large headers end a round like records with large values."""
+    data = bytearray()
+    for offset in range(10):
+        builder = RecordBatchBuilder(offset, 0)
+        builder.append(1_000, b"key", b"value", [("name", bytes(HELD_BYTES_MAX))])
+        data += builder.build()
+    findings = PartitionFindings("t", 0, 0, 10)
+    for _ in take_findings(
+        findings, FetchedBatches(memoryview(bytes(data)), 10, 10, []), None, None, 1000, with_markers=True
+    ):
+        pass
+    assert (len(findings.found), findings.next_offset) == (1, 1)
+
+
+def test_a_record_of_endless_headers_is_not_read(
+    search: Callable[..., tuple[list[ShownRecord], Scan]],
+) -> None:
+    """A record whose headers take few bytes in the log, and gigabytes as objects, is shown as unreadable."""
+    empty = b"\x00\x01"
+    count = RECORD_HEADERS_MAX + 1
+    body = b"\x00\x00\x00\x01\x01" + zigzag(count) + count * empty
+    record = zigzag(len(body)) + body
+    bomb = batch(0, b"x")
+    header = parse_header(bomb)._replace(batch_length=HEADER_SIZE - 12 + len(record))
+    bomb = bytearray(HEADER.pack(*header)) + record
+    seal(bomb)
+    found, _ = search(Log(bomb, batch(1, b"after")))
+    assert [each.value.text for each in found] == [None, "after"]
+    assert "headers" in (found[0].error or "")
+
+
+def zigzag(number: int) -> bytes:
+    """Write a number as a varint."""
+    left, written = 2 * number, bytearray()
+    while left >= 0x80:
+        written.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes(written) + bytes((left,))
+
+
+def test_a_round_of_many_partitions_holds_bounded_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Huge records of many partitions are taken one after the other. All of them are found in the end."""
+    monkeypatch.setattr(scan_module, "ROUND_HELD_BYTES_MAX", 100_000)
+    monkeypatch.setattr(Log, "run", lambda self, outcome: outcome, raising=False)
+    logs = {index: Log(batch(0, b"v" * 100_000)) for index in range(20)}
+    rounds = [0]
+
+    def fetch(
+        log: Log, offsets: Mapping[TopicPartition, int], *, only_stable: bool, wait_ms: int, deadline: float
+    ) -> dict[TopicPartition, FetchedBatches]:
+        rounds[0] += 1
+        return {key: logs[key.partition].fetch(offset, only_stable) for key, offset in offsets.items()}
+
+    monkeypatch.setattr(scan_module, "fetch_batches", fetch)
+    scan = Scan(logs[0], "t", {index: Span(0, 1) for index in logs}, None)
+    taken = []
+    for item in scan.run(1000):
+        if isinstance(item, Found):
+            taken.append((item.partition, rounds[0]))
+    assert sorted(index for index, _ in taken) == list(range(20))
+    assert len({number for _, number in taken}) == 20
+    assert scan.reason == "end"
+
+
+def test_a_followed_partition_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition whose leader is gone for a while is followed on where it was left; a deleted one is not."""
+    monkeypatch.setattr(Log, "run", lambda self, outcome: outcome, raising=False)
+    clock = [0.0]
+    monkeypatch.setattr(scan_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(scan_module.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    log, asked = Log(batch(0, b"a")), []
+    codes = {0: ErrorCode.LEADER_NOT_AVAILABLE, 1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+    def fetch(
+        log: Log, offsets: Mapping[TopicPartition, int], *, only_stable: bool, wait_ms: int, deadline: float
+    ) -> dict[TopicPartition, FetchedBatches | KafkaError]:
+        asked.append(({key.partition for key in offsets}, deadline - clock[0]))
+        clock[0] += 0.1
+        return {
+            key: KafkaError(codes[key.partition])
+            if key.partition in codes
+            else log.fetch(offset, only_stable)
+            for key, offset in offsets.items()
+        }
+
+    monkeypatch.setattr(scan_module, "fetch_batches", fetch)
+    scan = Scan(log, "t", {0: Span(0, None), 1: Span(0, None)}, None)
+    found = []
+    for item in scan.run(1000):
+        if isinstance(item, Found):
+            found.append(item.offset)
+        if clock[0] > 30.0:
+            break
+        if clock[0] > 10.0 and codes:
+            assert scan.spans[0].failure is not None
+            codes.clear()
+    assert found == [0]
+    assert scan.spans[0].failure is None
+    assert scan.spans[1].failure is not None
+    again = [patience for which, patience in asked if which == {0}]
+    assert len([each for each in again if each == scan_module.ASK_AGAIN_SECONDS_MAX]) in range(2, 6)

@@ -10,23 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.client.admin.admin_offsets import OffsetSpan
+from odradek.console.reading import newest as newest_module
 from odradek.console.reading.found_records import Found
-from odradek.console.reading.newest import NewestSearch
+from odradek.console.reading.newest import HELD_BYTES_MAX, NewestSearch
 from odradek.console.reading.scan import Progress, Span
 
 Times = Mapping[int, list[int]]
 """The time of each record of a partition."""
 
 
-def page(times: Times, before: Mapping[int, int], count: int, passed: int = 1) -> NewestSearch:
-    """Make a search before these offsets. A filter passes the offsets that are multiples of `passed`."""
+def page(times: Times, before: Mapping[int, int], count: int, passed: int = 1, size: int = 0) -> NewestSearch:
+    """Make a search before these offsets. A filter passes the offsets that are multiples of `passed`. Each record has
+    `size` bytes.
+    """
 
     def make_scan(spans: Mapping[int, Span]) -> SimpleNamespace:
         def run(_: int) -> Iterator[Found]:
             for index, span in spans.items():
                 for offset in range(span.position, span.end or 0):
                     if offset % passed == 0:
-                        yield Found(index, offset, offset + 1, times[index][offset])
+                        yield Found(index, offset, offset + 1, times[index][offset], held_bytes=size)
 
         return SimpleNamespace(spans=spans, progress=Progress(), run=run)
 
@@ -35,12 +38,12 @@ def page(times: Times, before: Mapping[int, int], count: int, passed: int = 1) -
     return NewestSearch(make_scan, ranges, spans, count)
 
 
-def all_pages(times: Times, count: int, passed: int = 1) -> list[list[tuple[int, int]]]:
+def all_pages(times: Times, count: int, passed: int = 1, size: int = 0) -> list[list[tuple[int, int]]]:
     """Read page after page. Return the partition and the offset of each finding."""
     before = {index: len(each) for index, each in times.items()}
     pages = []
     while before:
-        search = page(times, before, count, passed)
+        search = page(times, before, count, passed, size)
         pages.append([(each.partition, each.offset) for each in search.run() if isinstance(each, Found)])
         assert len(pages[-1]) <= count
         if before == search.places:
@@ -58,14 +61,16 @@ def test_a_clock_that_runs_ahead_hides_no_record() -> None:
     assert second == [(0, 91), *((0, offset) for offset in (92, 90, 89, 88, 87, 86, 85, 84, 83))]
 
 
-@pytest.mark.parametrize("passed", [1, 3])
+@pytest.mark.parametrize(
+    ("passed", "size"), [(1, 0), (3, 0), (1, HELD_BYTES_MAX // 3), (3, HELD_BYTES_MAX + 1)]
+)
 @given(
     st.dictionaries(st.integers(0, 40), st.lists(st.integers(0, 50), max_size=60), max_size=5),
     st.integers(1, 20),
 )
-def test_pages_have_each_record_once(passed: int, times: dict[int, list[int]], count: int) -> None:
-    """Whatever the timestamps are, the pages together have each finding once."""
-    found = [place for each in all_pages(times, count, passed) for place in each]
+def test_pages_have_each_record_once(passed: int, size: int, times: dict[int, list[int]], count: int) -> None:
+    """Whatever the timestamps are, and however large the records, the pages together have each finding once."""
+    found = [place for each in all_pages(times, count, passed, size) for place in each]
     wanted = [(index, at) for index, each in times.items() for at in range(0, len(each), passed)]
     assert sorted(found) == sorted(wanted)
 
@@ -76,3 +81,23 @@ def test_times_in_order_give_the_newest_of_all() -> None:
     (first, *_) = all_pages(times, 40)
     newest = sorted(((at, index, offset) for index, each in times.items() for offset, at in enumerate(each)))
     assert first == [(index, offset) for _, index, offset in newest[:-41:-1]]
+
+
+def test_a_page_holds_bounded_bytes() -> None:
+    """A page of huge records has fewer of them, says that there are more, and never holds many more bytes."""
+    times = {0: list(range(100)), 1: list(range(100))}
+    size = HELD_BYTES_MAX // 4
+    search = page(times, {0: 100, 1: 100}, 50, size=size)
+    held = []
+    add = newest_module._Ending.add
+
+    def add_and_count(ending: newest_module._Ending, item: Found) -> None:
+        add(ending, item)
+        held.append(sum(len(each.read) + len(each.behind) for each in search._endings.values()))
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(newest_module._Ending, "add", add_and_count)
+        found = [(each.partition, each.offset) for each in search.run() if isinstance(each, Found)]
+    assert found == [(1, 99), (0, 99), (1, 98), (0, 98)]
+    assert search.reason == "limit"
+    assert max(held) * size <= 2 * HELD_BYTES_MAX + size

@@ -15,8 +15,10 @@ from odradek.wire.topic_partition import TopicPartition
 KEY = TopicPartition("t", 0)
 
 
-def sample(at: float, copied: int | None) -> Sample:
-    """Make a sample in which broker 3 has so many of the 1000 bytes that broker 1 has; None: it did not answer."""
+def sample(at: float, copied: int | None, *, late: float = 0.0) -> Sample:
+    """Make a sample in which broker 3 has so many of the 1000 bytes that broker 1 has; None: it did not answer. Its
+    log directories were asked `late` seconds after its begin.
+    """
     sizes = {1: 1000} if copied is None else {1: 1000, 3: copied}
     log_dirs = [
         BrokerLogDirs(broker, (LogDirDescription("/data", 0, 0, (LogDirReplica("t", 0, size, 0, False),)),))
@@ -27,8 +29,9 @@ def sample(at: float, copied: int | None) -> Sample:
         cluster=SimpleNamespace(fenced=[]),
         silent=frozenset(),
         log_dirs=log_dirs,
+        log_dirs_at=at + late,
         moving={KEY: Reassignment((1, 2, 3), (3,), (1,))},
-        partitions=SimpleNamespace(under_min_isr=[]),
+        partitions=SimpleNamespace(under_min_isr=[], under_replicated=set()),
     )
     return Sample(at, picture, {}, at)
 
@@ -38,6 +41,7 @@ def sample(at: float, copied: int | None) -> Sample:
     [
         (sample(90.0, 100), 20.0, 35_000),
         (sample(60.0, 100), 5.0, 140_000),
+        (sample(90.0, 100, late=5.0), 40.0, 17_500),
         (sample(90.0, None), None, None),
         (None, None, None),
     ],

@@ -135,6 +135,11 @@ def test_types_of_references_are_known() -> None:
             b"\x80\xa0\x94\xa5\x8d\x1d\x00",
         ),
         ('{"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}', b"\xff" * 9 + b"\x01\x00"),
+        (
+            '{"type": "array", "items": {"type": "fixed", "name": "F", "size": 1, '
+            '"logicalType": "decimal", "precision": 1000, "scale": 999}}',
+            b"\xc0\x9a\x0c" + b"\x01" * 100_000 + b"\x00",
+        ),
         ('{"type": "fixed", "name": "F", "size": 2147483647}', b"x"),
         ('"bytes"', b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
         ('"string"', b"\x01"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import fastavro
 import pytest
@@ -14,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.console.decoding.decoded import FORMATS
-from odradek.console.decoding.decoders import Decoders, DecodingSettings
+from odradek.console.decoding.decoders import RETRY_SECONDS, Decoders, DecodingSettings
 from odradek.console.decoding.protobuf_schema import ProtobufSchema, compile_protobuf
 from odradek.console.decoding.registry import (
     ANSWER_SECONDS_MAX,
@@ -245,6 +248,53 @@ def test_a_list_decodes_less_than_a_record(registry: SchemaRegistry) -> None:
     small = framed(31, b"\xc8\x01\x00")  # 100 nulls
     errors = [decoders.decode("any", "value", small, stream=stream).error for _ in range(3)]
     assert errors == [None, None, "this search has decoded as much as it may"]
+
+
+def test_large_json_of_a_stream_is_parsed_within_its_steps() -> None:
+    """Parsing a document of megabytes takes long. So after enough of them, a stream shows them as texts."""
+    document = b"[" + b"0," * 100_000 + b"0]"
+    stream = Steps(60_000)
+    formats = [PLAIN.decode("any", "value", document, stream=stream).format for _ in range(4)]
+    assert formats == ["json", "json", "text", "text"]
+    wanted = PLAIN.decode("any", "value", document, "json", stream=stream)
+    assert (wanted.format, "open the record" in (wanted.error or "")) == ("text", True)
+    assert PLAIN.header(document, stream=stream).format == "text"
+    assert PLAIN.decode("any", "value", b"[0]", stream=stream).format == "json"
+    assert PLAIN.decode("any", "value", document).format == "json"
+
+
+def test_a_schema_that_lacked_room_is_compiled_again(
+    registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schema that could not be compiled on a full disk is compiled later. A wrong schema is compiled once."""
+    registry.add(34, "PROTOBUF", COMMON)
+    registry.add(35, "PROTOBUF", "wrong")
+    decoders = with_registry(registry)
+    now, compiled = [0.0], [0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("odradek.console.decoding.decoders.time", clock)
+
+    def count(text: str, imports: Mapping[str, str]) -> ProtobufSchema:
+        compiled[0] += 1
+        return compile_protobuf(text, imports)
+
+    monkeypatch.setattr("odradek.console.decoding.decoders.compile_protobuf", count)
+    record = framed(34, b"\0\x0a\x01x")
+
+    def full_disk(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patches:
+        patches.setattr("odradek.console.decoding.protobuf_schema.tempfile.TemporaryDirectory", full_disk)
+        assert "No space left" in (decoders.decode("any", "value", record).error or "")
+    assert "No space left" in (decoders.decode("any", "value", record).error or "")
+    assert compiled[0] == 1
+    now[0] += RETRY_SECONDS
+    assert decoders.decode("any", "value", record).text == '{"text":"x"}'
+    for _ in range(3):
+        now[0] += 10 * RETRY_SECONDS
+        assert decoders.decode("any", "value", framed(35, b"\0")).error
+    assert compiled[0] == 3
 
 
 def test_one_slow_schema_delays_no_other(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import attrs
 import trio
 
-from odradek.console.http.http_server import HttpServer, Limits
+from odradek.console.http.http_server import Encryption, HttpServer, Limits
 from odradek.console.http.messages import Request, Response
 from odradek.console.http.request_rules import SECURITY_HEADERS
 from odradek.env.ports import TaskGroup
@@ -68,13 +68,20 @@ class Served:
 
 Answer = Callable[[Request], Awaitable[Response]]
 Making = Callable[[RealEnv, TaskGroup, Lines], Answer]
+Encrypting = Callable[[RealEnv, Lines], "Encryption | None"]
 
 
 @contextmanager
 def serving(
-    answer: Making | Answer, limits: Limits | None = None, *, makes: bool = False
+    answer: Making | Answer,
+    limits: Limits | None = None,
+    *,
+    makes: bool = False,
+    encrypting: Encrypting | None = None,
 ) -> Iterator[Served]:
-    """Serve by this function in a thread. With `makes`, `answer` makes the function from the ports first."""
+    """Serve by this function in a thread. With `makes`, `answer` makes the function from the ports first. `encrypting` makes
+    the TLS of the listener.
+    """
     listening = listening_socket("127.0.0.1", 0)
     ready = threading.Event()
     found: list[Served] = []
@@ -94,13 +101,17 @@ def serving(
                     clock=env.clock,
                     tasks=tasks,
                     log=log,
+                    encryption=None if encrypting is None else encrypting(env, log),
                     limits=limits or BRIEF,
                     always=SECURITY_HEADERS,
                 )
                 token.append(trio.lowlevel.current_trio_token())
                 found.append(Served(listener.port, server, log))
                 ready.set()
-                await server.accept_loop()
+                try:
+                    await server.accept_loop()
+                finally:
+                    server.close()
 
     def run() -> None:
         try:

@@ -93,3 +93,14 @@ def test_an_address_has_a_limited_number_of_busy_connections() -> None:
         assert status_of(served.get("/")) == 200
         blocked.go.set()
         assert [status_of(each.recv(4096)) for each in waiting] == [200, 200]
+
+
+def test_readers_who_take_nothing_do_not_refuse_their_neighbours() -> None:
+    """Somebody behind the same address, such as a proxy's, is served while others do not read their responses."""
+    with (
+        serving(page, Limits(busy_max=2)) as served,
+        attackers(served, 4, "/large"),
+        attackers(served, 1, "/") as (neighbour,),
+    ):
+        assert status_of(neighbour.recv(4096)) == 200
+        wait_for_busy(served, 4)

@@ -98,6 +98,9 @@ def test_nobody_looks_and_nothing_runs(place: Place) -> None:
     assert (status, overview["judgement"]) == (200, "ok")
     first = place.consoles()
     assert len(first) == 1
+    # When memory is used up, the kernel ends the console rather than the node.
+    scores = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (first[0], place.server.pid)]
+    assert scores[0] > scores[1]
     assert place.get("/api/session")[0] == 200
     assert place.consoles() == first
     wait_for(lambda: not is_alive(first[0]))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.role_pages import ROLES, pages, table
+from deploy.role_pages import ROLES, pages, table, tasks
 from tests.deploy.needs import ANSIBLE, ROOT
 
 CLUSTER = ROLES.parent
@@ -35,7 +35,7 @@ def test_specs_and_pages_agree_with_the_table(path: Path) -> None:
 
 def test_specs_are_of_files_of_tasks() -> None:
     """Each argument spec belongs to a file of tasks, since Ansible reads the spec when this file is included."""
-    for role, entries in table().ENTRIES.items():
+    for role, entries in tasks().ENTRIES.items():
         for name in entries:
             assert (ROLES / role / "tasks" / f"{name}.yml").exists(), f"{role}: tasks/{name}.yml"
 

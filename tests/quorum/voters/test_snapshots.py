@@ -259,6 +259,41 @@ def test_a_full_disk_leaves_no_draft() -> None:
     world.run(run)
 
 
+@pytest.mark.parametrize("is_fetched", [False, True], ids=["written here", "fetched"])
+def test_the_draft_of_a_failed_snapshot_is_removed_by_a_worker(is_fetched: bool) -> None:
+    """A draft is removed by a worker: a device that hangs at that moment would stop the event loop."""
+    world = World(1)
+    disk = world.machine("n1").disk
+    removed: list[bool] = []
+
+    def look(operation: str, path: str, position: int, count: int) -> None:
+        if operation == "remove" and path.endswith(".part"):
+            removed.append(disk.is_off_loop)
+
+    async def main(env: Env) -> None:
+        store = await write(env, image_of(1))
+        disk.on_operation = look
+        if is_fetched:
+            with pytest.raises(KafkaError):
+                await load(
+                    env, Channel(store, spoil=lambda response, count: refuse(response)), store.ends()[0]
+                )
+        else:
+            disk.fail_at(disk.operation_count + 3, errno.ENOSPC)
+            with pytest.raises(DiskFull):
+                await write(env, image_of(6))
+
+    async def run() -> None:
+        await world.start("n1", main).ended.wait()
+
+    world.run(run)
+    assert removed == [True]
+
+
+def refuse(response: FetchSnapshotResponse) -> None:
+    response.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
+
+
 # -- from one node to another -----------------------------------------------------------------------------------------
 
 LEADER = LeaderView(1, CLUSTER_ID, 5, 1, ("one", 9093))

@@ -46,6 +46,7 @@ function brokerTable(page, brokers) {
       { key: "host", label: "Address", sort: (row) => row.host, cell: (row) => shown(`${row.host}:${row.port}`) },
       { key: "state", label: "State", sort: (row) => row.state, cell: brokerState },
       { key: "rack", label: "Rack", sort: (row) => row.rack, cell: (row) => (row.rack ? shown(row.rack) : "\u2013") },
+      { key: "version", label: "Kafka", sort: (row) => row.version, cell: (row) => (row.version ? shown(row.version) : "\u2013"), title: "the release of Apache Kafka up to which the broker knows the formats of metadata" },
       { key: "roles", label: "Roles", cell: (row) => roles(row) },
       { key: "led", label: "Leads", number: true, sort: (row) => row.led, cell: (row) => count(row.led), title: "partitions that this broker leads" },
       { key: "replicas", label: "Replicas", number: true, sort: (row) => row.replicas, cell: replicasCell },

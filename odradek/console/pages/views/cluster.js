@@ -15,7 +15,7 @@ export const title = () => "Cluster";
 const WORDS = { ok: "All is well", warning: "Something needs a look", critical: "Something is wrong" };
 
 export function start(page) {
-  const beside = { brokers: null, quorum: null, history: null };
+  const beside = { brokers: null, quorum: null };
   keepBeside(page, beside);
   sampleSoon(page);
   return page.live({
@@ -44,7 +44,7 @@ async function sampleSoon(page) {
 async function keepBeside(page, beside) {
   while (!page.signal.aborted) {
     if (!document.hidden) {
-      await Promise.all(["brokers", "quorum", "history"].map((name) => askBeside(page, beside, name)));
+      await Promise.all(["brokers", "quorum"].map((name) => askBeside(page, beside, name)));
       page.draw();
     }
     await new Promise((resolve) => setTimeout(resolve, 10_000));
@@ -78,19 +78,20 @@ function body(data, beside) {
     figures(data),
     h("div.columns", {}, throughput(data), quorumPanel(data, beside.quorum)),
     brokersPanel(beside.brokers),
-    historyPanel(beside.history),
+    historyPanel(data),
   ];
 }
 
 function judgement(data) {
   const troubles = data.troubles?.length ?? 0;
+  const release = data.version ? [" It uses the metadata of Apache Kafka ", shown(data.version), "."] : null;
   const word = WORDS[data.judgement] ?? data.judgement;
   const alive = `${counted(data.brokers_alive, "broker")} of ${count(data.brokers)} ${data.brokers_alive === 1 ? "serves" : "serve"} ${counted(data.topics, "topic")} with ${counted(data.partitions, "partition")}.`;
   return h(
     "section.judgement",
     { "aria-label": "State of the cluster" },
     sign(data.judgement),
-    h("div", {}, h("p.judgement-word", { class: data.judgement }, troubles > 1 ? `${word}: ${troubles} troubles` : word), h("p.serving", {}, alive)),
+    h("div", {}, h("p.judgement-word", { class: data.judgement }, troubles > 1 ? `${word}: ${troubles} troubles` : word), h("p.serving", {}, alive, release)),
   );
 }
 
@@ -190,15 +191,13 @@ function brokerLine(each) {
   );
 }
 
-function historyPanel(history) {
+function historyPanel({ events, events_unknown: reason }) {
   const head = link("/history", "All history");
-  if (!history) return panelWith("Lately", head, emptyBox("Reading the metadata log\u2026"));
-  if (history instanceof Error) return panelWith("Lately", head, emptyBox("The history is not to be had", shown(history.message)));
-  const { rows } = history;
-  if (!rows.length) return panelWith("Lately", head, emptyBox("Nothing has changed lately"));
-  return panelWith("Lately", head, h("ul.events", {}, rows.slice(0, 8).map(event)));
+  if (absent(events)) return panelWith("Lately", head, emptyBox("The newest changes are not known", shown(sentence(reason ?? ""))));
+  if (!events.length) return panelWith("Lately", head, emptyBox("Nothing has changed lately"));
+  return panelWith("Lately", head, h("ul.events", {}, events.map(event)));
 }
 
 function event(each) {
-  return h("li", {}, ago(each.time_ms), h("span", {}, shown(sentence(each.what)), each.who ? h("span.who", {}, " \u00b7 ", shown(each.who)) : null));
+  return h("li", {}, ago(each.time_ms), h("span", {}, shown(sentence(each.sentence)), each.who ? h("span.who", {}, " \u00b7 ", shown(each.who)) : null));
 }

@@ -61,6 +61,7 @@ function list(page, data) {
         { key: "offset", label: "Offset", number: true, cell: (row) => count(row.offset) },
       ],
     }),
+    data.who_unknown?.length ? h("ul.muted", { "aria-label": "Why some names are missing" }, data.who_unknown.map((each) => h("li", {}, shown(sentence(each))))) : null,
     data.begins_at > 0 ? h("p.muted", {}, `Of what came before offset ${count(data.begins_at)} of the metadata log, only the results are known.`) : null,
   ];
 }

@@ -2,7 +2,7 @@
 
 import { post } from "../code/api.js";
 import { h, redraw, shown } from "../code/dom.js";
-import { choice, field, notice } from "../code/parts.js";
+import { button, choice, field, notice } from "../code/parts.js";
 import { pageOf } from "../code/router.js";
 import { loadSession, whoAmI } from "../code/shell.js";
 
@@ -22,7 +22,7 @@ export async function start(page) {
 }
 
 function card(page, form) {
-  const mechanisms = whoAmI().mechanisms ?? [];
+  const { mechanisms = [], certificate_user: holder } = whoAmI();
   const names = mechanisms.length ? mechanisms : ["SCRAM-SHA-256"];
   const chosen = form.mechanism ?? names[0];
   const isToken = chosen === "OAUTHBEARER";
@@ -32,22 +32,37 @@ function card(page, form) {
     { "aria-label": "Log in" },
     h("h1", {}, "Odradek"),
     h("p", {}, "Log in with a user of the cluster. You see what this user may see."),
+    form.error ? notice("critical", shown(form.error)) : null,
+    holder ? byCertificate(page, form, holder) : null,
     h(
       "form",
       { onsubmit: (event) => submit(event, page, form) },
-      form.error ? notice("critical", shown(form.error)) : null,
       names.length > 1 ? field("By", choice("mechanism", chosen, names.map((name) => [name, name]), (value) => ((form.mechanism = value), page.draw()))) : h("input", { type: "hidden", name: "mechanism", value: chosen }),
       isToken
         ? field("Token", h("textarea", { name: "token", ...free }))
         : [field("User", h("input", { name: "user", autocomplete: "username", ...free })), field("Password", h("input", { name: "password", type: "password", autocomplete: "current-password", required: true }))],
-      h("button.main", { type: "submit", disabled: form.isSending }, form.isSending ? "Asking the cluster\u2026" : "Log in"),
+      h(`button.${holder ? "other" : "main"}`, { type: "submit", disabled: form.isSending }, form.isSending ? "Asking the cluster\u2026" : "Log in"),
     ),
+  );
+}
+
+// The certificate that the browser has shown. A click decides, so that a logout stays one.
+function byCertificate(page, form, holder) {
+  return h(
+    "div.by-certificate",
+    {},
+    h("p", {}, "Your certificate stands for ", h("strong", {}, shown(holder)), "."),
+    button("Log in by certificate", () => send({ certificate: true }, page, form), { class: "main", disabled: form.isSending }),
+    h("p.muted", {}, "Or as another user:"),
   );
 }
 
 async function submit(event, page, form) {
   event.preventDefault();
-  const values = Object.fromEntries(new FormData(event.target));
+  await send(Object.fromEntries(new FormData(event.target)), page, form);
+}
+
+async function send(values, page, form) {
   Object.assign(form, { isSending: true, error: null });
   page.draw();
   try {

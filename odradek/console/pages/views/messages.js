@@ -203,6 +203,7 @@ class MessagesView {
     const { scan } = this;
     if (!scan) return null;
     const { progress, end } = scan;
+    const failed = (end ?? progress)?.failed ?? [];
     const size = progress && !absent(progress.scanned_bytes) ? ` (${bytes(progress.scanned_bytes)})` : "";
     const of = progress?.total && !scan.isTail ? ` of ${short(progress.total)}` : "";
     const scanned = progress ? `, ${count(progress.scanned)}${of} scanned${size}` : "";
@@ -214,7 +215,7 @@ class MessagesView {
       scan.isRunning && !scan.isTail && progress?.total ? meter(progress.scanned / progress.total, "", `${Math.round((100 * progress.scanned) / progress.total)} % scanned`) : null,
       h("span", {}, `${counted(this.records.length, "record")} found${scanned}`),
       end ? h("span", {}, reasonOf(end.reason)) : null,
-      end?.failed?.length ? h("span.warning", {}, end.failed.slice(0, 3).map((each) => shown(sentence(`partition ${each.partition}: ${each.sentence}`)))) : null,
+      failed.length ? h("span.warning", {}, failed.slice(0, 3).map((each) => shown(sentence(`partition ${each.partition}: ${each.sentence}`)))) : null,
       end?.next && !scan.isRunning ? this.onwards(end.next) : null,
       this.records.length ? this.downloads() : null,
     );

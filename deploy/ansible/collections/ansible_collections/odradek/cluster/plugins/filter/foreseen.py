@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ansible_collections.odradek.cluster.plugins.filter.releases import extras_lacking
+
 DOCUMENTATION = r"""
 name: foreseen
 short_description: What a run would change
@@ -77,6 +79,8 @@ def _nodes(values: Mapping[str, Any], state: Mapping[str, Any], plan: Mapping[st
     release = str(values.get("odradek_release") or "")
     if release and release not in state["releases"]:
         yield f"release {release} would be installed"
+    elif extras_lacking(release, state, values.get("odradek_mine") or ()):
+        yield f"the packages of the console would be added to release {release}"
     if release and state["current"] != release:
         yield f"release {release} would run in place of {state['current'] or 'none'}"
     paths = (values.get("node_differences") or {}).get("paths") or ()

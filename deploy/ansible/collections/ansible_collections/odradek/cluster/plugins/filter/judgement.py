@@ -47,7 +47,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]+")
 _BOOLEANS = {"y", "yes", "on", "1", "true", "t", "n", "no", "off", "0", "false", "f"}
 _TEXTS = (str, int, float)
 _SHORT = 10
-_SETTINGS = ("odradek_settings", "odradek_host_settings", "node_settings")
+_SETTINGS = ("odradek_settings", "odradek_host_settings", "node_settings", "odradek_console_client")
 _WRITTEN = {
     "node.id": "odradek_node_id",
     "process.roles": "odradek_roles",
@@ -298,6 +298,9 @@ def listening_ports(node: Mapping[str, Any], stage: str) -> dict[str, int]:
     """Return the ports on which a node listens, by their purpose. `stage` is the stage of securing the cluster."""
     is_broker, is_controller = "broker" in node["roles"], "controller" in node["roles"]
     found = {"metrics": node["metrics_port"]}
+    console = node.get("console")
+    if console and console["port"]:
+        found["console"] = console["port"]
     if stage != "only":
         found |= {"client": node["client_port"]} if is_broker else {}
         found |= {"controller": node["controller_port"]} if is_controller else {}

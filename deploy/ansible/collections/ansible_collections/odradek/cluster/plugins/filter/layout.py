@@ -13,6 +13,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.odradek.cluster.plugins.module_utils.faces import (
+    CONSOLE_PORT,
+    face_problems,
+    faces_of,
+    settings_of,
+)
+
 DOCUMENTATION = r"""
 name: layout
 short_description: Nodes of an Odradek cluster
@@ -34,7 +41,7 @@ _value:
       description: Id of the cluster.
       type: str
     nodes:
-      description: Each node with its host, addresses, ports, roles, disks, rack and processors.
+      description: Each node with its host, addresses, ports, roles, disks, rack, processors, console and metrics page.
       type: list
       elements: dict
     brokers:
@@ -70,7 +77,7 @@ _NAMESPACE = uuid.UUID("6f647261-6465-4b20-8000-6465706c6f79")
 _DISK_NAME = re.compile(r"[a-z0-9]{1,8}\Z")
 _ROLES = ("broker,controller", "broker", "controller")
 _PORTS_PER_NODE = 10
-_PORTS = {"client_port": 9092, "controller_port": 9093, "metrics_port": 9094}
+_PORTS = {"client_port": 9092, "controller_port": 9093, "metrics_port": 9094, "console_port": CONSOLE_PORT}
 """The ports that can be set for each node, with their defaults."""
 _SECURED_PORTS = {"secured_port": 9095, "brokers_port": 9096, "controller_ssl_port": 9097}
 OPERATOR_KEYS = "/etc/odradek/operator.properties"
@@ -123,8 +130,15 @@ def layout(variables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             f"odradek_security is {', '.join(stages)}: it must be the same on all hosts, one of {', '.join(STAGES)}."
         )
     reached_securely = stage in (WITHIN, ONLY)
+    faces: dict[str, list[str]] = {}
     for node in nodes:
+        values = variables[node["host"]]
+        told = settings_of(values, node["settings"])
+        node |= faces_of(values, node, told, stage)
+        for sentence in face_problems(values, node, told, stage):
+            faces.setdefault(sentence, []).append(node["host"])
         node["asked_port"] = node["brokers_port" if reached_securely else "client_port"]
+    problems += [f"{', '.join(dict.fromkeys(hosts))}: {sentence}" for sentence, hosts in faces.items()]
     controller_port = "controller_ssl_port" if reached_securely else "controller_port"
     servers = [f"{node['address']}:{node[controller_port]}" for node in voters]
     # Settings may have secrets, so they are kept apart from the nodes, which are passed to modules as arguments.

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.odradek.cluster.plugins.module_utils.faces import CONSOLE_KEYS
+
 DOCUMENTATION = r"""
 name: roll_out
 short_description: Order of a roll-out over the hosts of an Odradek cluster
@@ -53,7 +55,12 @@ def touched(state: Mapping[str, Any], paths: Iterable[str], release_differs: boo
 
 def _is_among(paths: Sequence[str], node: int) -> bool:
     """True if one of the files is read when the node's process starts."""
-    ends = (f"/node-{node}.properties", f"/odradek@{node}.service.d/node.conf", "/odradek@.service")
+    ends = (
+        f"/node-{node}.properties",
+        f"/odradek@{node}.service.d/node.conf",
+        "/odradek@.service",
+        CONSOLE_KEYS,
+    )
     return any(path.endswith(ends) for path in paths)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ansible_collections.odradek.cluster.plugins.filter.judgement import inventory_problems, listening_ports
+from ansible_collections.odradek.cluster.plugins.module_utils.faces import is_loopback
 
 DOCUMENTATION = r"""
 name: verdict
@@ -81,6 +82,9 @@ def looks_of(plan: Mapping[str, Any], host: str) -> dict[str, list[dict[str, Any
     for node in plan["nodes"]:
         ports = listening_ports(node, plan["security"])
         is_own = node["host"] == host
+        if node.get("console") and is_loopback(node["console"]["host"]):
+            # The host is only asked for ports at the addresses that other machines reach.
+            ports.pop("console", None)
         wanted = list(ports.values()) if is_own else [ports[name] for name in names if name in ports]
         looks["nodes" if is_own else "peers"].append(
             {"id": node["id"], "address": node["address"], "ports": wanted}
@@ -156,6 +160,9 @@ def _about_host(
         message = (host.values.get(name) or {}).get("msg")
         if message and host.is_concerned:
             yield True, str(message)
+    for name in ("node_console_judged", "node_extra_judged"):
+        for message in host.values.get(name) or ():
+            yield converges, str(message)
     settings = (host.values.get("node_settings_judged") or {}).get("problems") or {}
     for sentence in (each for found in settings.values() for each in found):
         yield converges, f"settings: {sentence}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 
+EXTRAS = {"console": "h11"}
+"""Extras that a host may need, each with the package that shows whether it is installed."""
 BYTES_FREE_MIN = 300_000_000
 """The free space, in bytes, that the installation of a release needs."""
 
@@ -22,6 +25,18 @@ def is_installed(root: str, name: str) -> bool:
     written.
     """
     return os.path.exists(os.path.join(root, "versions", name, "MANIFEST.json"))
+
+
+def extras_of(root: str, name: str) -> list[str]:
+    """Return the extras that an installed release has. Pip writes the file INSTALLER after all files of a package."""
+    packages = os.path.join(
+        glob.escape(os.path.join(root, "versions", name)), "lib", "python3*", "site-packages"
+    )
+    return [
+        extra
+        for extra, package in EXTRAS.items()
+        if glob.glob(os.path.join(packages, f"{package}-*.dist-info", "INSTALLER"))
+    ]
 
 
 def room_problem(root: str, bytes_free_min: int = BYTES_FREE_MIN) -> str | None:

@@ -8,6 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ansible_collections.odradek.cluster.plugins.module_utils.faces import (
+    ACCESS,
+    CONSOLE_PORT,
+    NONE,
+    OPEN,
+    PLACES,
+)
+
 NODE_ID_MAX = 2147483647
 PORT_MAX = 65535
 
@@ -46,6 +54,42 @@ _SYSTEMD_BYTES = r"infinity|[0-9]+(\.[0-9]+)?[KMGTPE]?|[0-9]+(\.[0-9]+)?%"
 _STATE = Variable(
     "state", "str", "Whether the entry must exist in the cluster.", "present", choices=("present", "absent")
 )
+
+MONITORING = (
+    Variable(
+        "odradek_monitoring_host",
+        "str",
+        "The host that gets the files of the playbook monitoring.",
+        "localhost",
+    ),
+    Variable(
+        "odradek_monitoring_directory",
+        "path",
+        "Directory of the scrape targets, the scrape job and the alert rules there.",
+        "/etc/prometheus/odradek",
+    ),
+    Variable(
+        "odradek_monitoring_dashboards",
+        "path",
+        "Directory of the dashboards there (default: dashboards below it).",
+    ),
+    Variable("odradek_monitoring_job", "str", "Name of the scrape job.", "odradek"),
+    Variable(
+        "odradek_monitoring_runbooks",
+        "str",
+        "Address of your copy of docs/operations.md, for links of alerts.",
+    ),
+    Variable("odradek_monitoring_user", "str", "The user of odradek_users as whom Prometheus logs in."),
+    Variable("odradek_monitoring_owner", "str", "Owner of the files (default: the user who writes them)."),
+    Variable("odradek_monitoring_group", "str", "Group of the files, such as prometheus."),
+    Variable(
+        "odradek_monitoring_config", "path", "Configuration of Prometheus there, which promtool then checks."
+    ),
+    Variable(
+        "odradek_monitoring_service", "str", "Service of Prometheus there, which is reloaded after a change."
+    ),
+)
+"""Variables of the playbook monitoring; the role has them without their first word."""
 
 OF_ALL = (
     Variable("odradek_cluster_id", "str", "Id of the cluster, any text; it never changes.", required=True),
@@ -102,6 +146,7 @@ OF_ALL = (
     Variable(
         "odradek_quotas", "list", "Quotas of clients; the module quotas checks each entry.", elements="dict"
     ),
+    *MONITORING,
     Variable(
         "odradek_find_prefixes",
         "list",
@@ -187,15 +232,45 @@ OF_A_HOST = (
             _port("client_port", "Port of its clients."),
             _port("controller_port", "Port of its controller."),
             _port("metrics_port", "Port of its metrics."),
+            _port("console_port", "Port of its console."),
         ),
     ),
     _port("odradek_client_port", "Port of clients.", 9092),
     _port("odradek_controller_port", "Port of controllers.", 9093),
     _port("odradek_metrics_port", "Port of the metrics page.", 9094),
+    Variable(
+        "odradek_metrics_access",
+        "str",
+        "Who may read the metrics page: everybody, everybody by HTTPS, or users who log in.",
+        OPEN,
+        choices=ACCESS,
+    ),
     _port("odradek_secured_port", "Port of clients that log in by SASL_SSL.", 9095),
     _port("odradek_brokers_port", "Port at which brokers reach each other, with certificates.", 9096),
     _port("odradek_controller_ssl_port", "Port of controllers, with certificates.", 9097),
     Variable("odradek_more_names", "list", "Additional names in the host's certificate.", elements="str"),
+    Variable(
+        "odradek_console",
+        "str",
+        "Where browsers reach the console: nowhere, on the host itself, or on the network with TLS and logins.",
+        NONE,
+        choices=PLACES,
+    ),
+    _port("odradek_console_port", "Port of the console.", CONSOLE_PORT),
+    Variable(
+        "odradek_console_names",
+        "list",
+        "Additional names by which browsers reach the console.",
+        elements="str",
+    ),
+    Variable(
+        "odradek_console_certificate",
+        "path",
+        "Key and certificate for browsers, in one PEM file on the control machine; otherwise those of the host.",
+    ),
+    Variable(
+        "odradek_console_client", "dict", "Keys of clients for the console, such as schema.registry.url."
+    ),
 )
 """Variables that apply to one host."""
 
@@ -303,6 +378,9 @@ OF_ROLES = {
         Variable("disks_root", "path", "Directory of the mount points.", "/srv/odradek"),
         Variable("disks_bytes_min", "int", "Smaller disks are refused.", 10000000000, low=0),
         Variable("disks_user", "str", "User and group that own the log directories (host_user)."),
+    ),
+    "monitoring": tuple(
+        each._replace(name=each.name.removeprefix("odradek_"), default=None) for each in MONITORING
     ),
     "node": (
         Variable("node_root", "path", "Directory of the releases on the hosts.", "/opt/odradek"),
@@ -414,123 +492,6 @@ OF_ROLES = {
     ),
 }
 """Variables of each role; all may be set in an inventory."""
-
-
-class Entry(NamedTuple):
-    """A file of tasks that playbooks include: its purpose, and the variables that it uses."""
-
-    text: str
-    takes: tuple[str, ...] = ()
-
-
-_NODE = ("node_root", "node_disks_root", "node_user")
-_FILES = (*_NODE, "odradek_cluster_id", "odradek_release", "node_settings", "node_memory_max", "node_tls")
-_GATED = ("node_root", "node_health_seconds")
-_MOVING = (*_GATED, "node_copy_seconds", "node_throttle")
-ENTRIES: dict[str, dict[str, Entry]] = {
-    "host": {
-        "main": Entry(
-            "Sets up user, packages, kernel and journal of a host, and checks its clock.",
-            tuple(each.name for each in OF_ROLES["host"]),
-        ),
-        "judge": Entry("Examines a host and changes nothing.", ("host_systems", "host_memory_bytes_min")),
-    },
-    "disks": {
-        "main": Entry(
-            "Formats empty disks, and mounts all disks.",
-            ("odradek_disks", "disks_root", "disks_bytes_min", "disks_user"),
-        ),
-        "look": Entry(
-            "Refuses disks that hold anything.", ("odradek_disks", "disks_root", "disks_bytes_min")
-        ),
-    },
-    "node": {
-        "backup": Entry(
-            "Fetches a copy of the metadata log.",
-            ("node_root", "node_disks_root", "node_backups", "node_backup_keep", "node_backup_recipient"),
-        ),
-        "balance_disks": Entry(
-            "Spreads the replicas of each node over its disks.", (*_GATED, "node_throttle")
-        ),
-        "certificates": Entry(
-            "Makes and distributes keys and certificates.",
-            (
-                "node_secrets",
-                "node_certificates",
-                "node_common_name",
-                "node_certificate_days",
-                "node_rotating",
-            ),
-        ),
-        "roll_out/converge": Entry(
-            "Rolls out the inventory to one host of a running cluster.",
-            (*_FILES, *_MOVING[1:], "node_replacing"),
-        ),
-        "found": Entry("Starts the first nodes of a cluster together.", (*_FILES, "node_health_seconds")),
-        "install": Entry(
-            "Installs a release in addition to the installed releases.",
-            ("odradek_release", "node_root", "node_releases", "node_signers"),
-        ),
-        "recovering/inspect": Entry(
-            "Fetches a report about the stopped nodes of this host.",
-            (
-                "node_user",
-                "node_recovery",
-                "node_recovery_here",
-                "node_recovery_command",
-                "node_recovery_configs",
-            ),
-        ),
-        "recovering/plan": Entry(
-            "Plans the recovery of a quorum from the reports of all hosts.",
-            (
-                "node_user",
-                "node_recovery",
-                "node_recovery_here",
-                "node_recovery_command",
-                "node_recovery_backup",
-                "node_recovery_rebuilds",
-                "node_recovery_access",
-                "node_recovery_words",
-            ),
-        ),
-        "recovering/carry_out": Entry(
-            "Carries the plan out on the nodes of this host.",
-            (
-                "node_user",
-                "node_recovery",
-                "node_recovery_here",
-                "node_recovery_command",
-                "node_recovery_configs",
-            ),
-        ),
-        "remove": Entry(
-            "Removes everything that was installed.", (*_NODE, "odradek_disks", "odradek_remove_data")
-        ),
-        "replace_disk": Entry("Unmounts a disk that no node uses.", ("odradek_disk", *_NODE[:2])),
-        "retire_disk": Entry(
-            "Moves the replicas of a disk to the others, and unmounts it.",
-            ("odradek_disk", *_NODE[:2], *_MOVING[1:]),
-        ),
-        "leaving/check": Entry(
-            "Checks whether a host can move all its data and votes to other hosts.", _GATED
-        ),
-        "leaving/hand_over": Entry("Moves all replicas off a host.", _MOVING),
-        "leaving/forget": Entry(
-            "Stops the nodes of an empty host, and removes them from the cluster.", _GATED
-        ),
-        "leaving/give_up": Entry("Gives up a host that will not come back.", _MOVING),
-        "share": Entry("Gives new brokers their share of the partitions.", _MOVING),
-        "votes": Entry("Adds and removes voters, one at a time.", _GATED),
-    },
-}
-"""The roles' files of tasks that use variables, by role and name."""
-
-ABOUT_ROLES = {
-    "host": "Kernel, journal, clock and user of a host that runs nodes.",
-    "disks": "XFS on the disks of a host, mounted by UUID.",
-    "node": "Release, configuration and service of the nodes of a host; each file of `tasks/` does one job.",
-}
 
 
 def every_variable() -> dict[str, Variable]:

@@ -30,11 +30,11 @@ options:
         type: str
         default: "0644"
       group:
-        description: Its group.
+        description: Its group; empty for that of the user who writes.
         type: str
         default: root
       owner:
-        description: Its owner.
+        description: Its owner; empty for the user who writes.
         type: str
         default: root
       hidden:
@@ -56,11 +56,11 @@ options:
         type: str
         default: "0755"
       group:
-        description: Its group.
+        description: Its group; empty for that of the user who writes.
         type: str
         default: root
       owner:
-        description: Its owner.
+        description: Its owner; empty for the user who writes.
         type: str
         default: root
   systemd:
@@ -244,14 +244,14 @@ def _write(path: str, content: str, mode: int, owner: int, group: int) -> None:
 
 def _attributes(entry: dict) -> tuple[int, int, int]:
     """Return mode, owner and group of an entry. In check mode the user or the group may not exist yet; then root's id
-    is returned.
+    is returned. An empty name stands for the user of this process, or its group.
     """
     try:
-        owner = pwd.getpwnam(entry["owner"]).pw_uid
+        owner = pwd.getpwnam(entry["owner"]).pw_uid if entry["owner"] else os.geteuid()
     except KeyError:
         owner = 0
     try:
-        group = grp.getgrnam(entry["group"]).gr_gid
+        group = grp.getgrnam(entry["group"]).gr_gid if entry["group"] else os.getegid()
     except KeyError:
         group = 0
     return int(entry["mode"], 8), owner, group

@@ -148,7 +148,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.odradek.cluster.plugins.module_utils.host_checks import checks
-from ansible_collections.odradek.cluster.plugins.module_utils.links import linked, room_problem
+from ansible_collections.odradek.cluster.plugins.module_utils.links import extras_of, linked, room_problem
 from ansible_collections.odradek.cluster.plugins.module_utils.manifest import MANIFEST, identity_of
 from ansible_collections.odradek.cluster.plugins.module_utils.mounts import is_mounted, trouble_of
 
@@ -304,6 +304,7 @@ def main() -> None:
         current=linked(root, "current"),
         previous=linked(root, "previous"),
         releases=list(installed),
+        extras={name: extras_of(root, name) for name in installed},
         no_room=room_problem(root),
         identities=installed,
         before=_before(module.params["before"]),

@@ -37,6 +37,12 @@ options:
     type: list
     elements: str
     default: []
+  extras:
+    description: Extras of the package that the nodes of the host need. They are added to a release that is installed.
+    type: list
+    elements: str
+    choices: [console]
+    default: []
   bytes_free_min:
     description: Refuse to install with fewer free bytes than this.
     type: int
@@ -64,9 +70,15 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.odradek.cluster.plugins.module_utils.links import is_installed, room_problem
+from ansible_collections.odradek.cluster.plugins.module_utils.links import (
+    EXTRAS,
+    extras_of,
+    is_installed,
+    room_problem,
+)
 from ansible_collections.odradek.cluster.plugins.module_utils.manifest import (
     MANIFEST,
     SIGNATURE,
@@ -108,10 +120,8 @@ def misfit(identity: dict, name: str) -> str | None:
     return None
 
 
-def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> None:
-    """Build the virtual environment at its final path, because its scripts contain the path. The manifest is
-    written last, because its presence marks the environment as complete.
-    """
+def _read(module: AnsibleModule, name: str, archive: str) -> tuple[dict, bytes, bytes | None]:
+    """Verify the archive on this host. Return the facts of its manifest, the manifest, and its signature."""
     try:
         identity, manifest, signature = examined(archive, name, module.params["signers"])
     except BadRelease as error:
@@ -124,34 +134,73 @@ def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> 
     problem = misfit(identity, name)
     if problem is not None:
         module.fail_json(msg=problem)
-    facts = json.loads(manifest)
+    return json.loads(manifest), manifest, signature
+
+
+def requirement_of(facts: dict, extras: list) -> str:
+    """Return what pip must install, such as C(odradek[console]==0.3.0)."""
+    chosen = f"[{','.join(extras)}]==" if extras else "=="
+    return facts["requirement"].replace("==", chosen, 1)
+
+
+def _install(module: AnsibleModule, name: str, archive: str, directory: str) -> None:
+    """Build the virtual environment at its final path, because its scripts contain the path. The manifest is
+    written last, because its presence marks the environment as complete.
+    """
+    facts, manifest, signature = _read(module, name, archive)
     os.makedirs(os.path.dirname(directory), exist_ok=True)
     shutil.rmtree(directory, ignore_errors=True)
-    os.makedirs(os.path.join(directory, "wheels"))
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            content = tar.extractfile(member)
-            if content is not None and member.name.startswith("wheels/"):
-                with open(os.path.join(directory, "wheels", os.path.basename(member.name)), "wb") as file:
-                    shutil.copyfileobj(content, file)
-    commands = [[sys.executable, "-m", "venv", "--without-pip", directory]]
     wheels = os.path.join(directory, "wheels")
-    pip = os.path.join(wheels, facts["pip"], "pip")
-    install = "install --no-index --no-compile --no-warn-script-location --disable-pip-version-check --quiet --find-links"
-    python = os.path.join(directory, "bin", "python")
-    # Run pip with the new environment's Python. With the option --python, pip would start a second process of itself.
-    commands.append([python, pip, *install.split(), wheels, facts["requirement"]])
-    for command in commands:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            module.fail_json(
-                msg=f"Release {name} cannot be installed: {done.stderr.strip() or done.stdout.strip()}"
-            )
-    _compile(directory)
+    _run(module, name, [sys.executable, "-m", "venv", "--without-pip", directory])
+    _install_wheels(module, facts, archive, directory, wheels)
     shutil.rmtree(wheels)
     for file_name, content in ((SIGNATURE, signature), (MANIFEST, manifest)):
         if content is not None:
             _write_whole(os.path.join(directory, file_name), content)
+
+
+def _add_extras(module: AnsibleModule, name: str, archive: str, directory: str) -> None:
+    """Add packages of the archive to an installed release, from which nodes may run. Nothing that is there changes."""
+    facts, manifest, _ = _read(module, name, archive)
+    with open(os.path.join(directory, MANIFEST), encoding="utf-8") as file:
+        there = identity_of(json.load(file))["digest"]
+    if there != identity_of(json.loads(manifest))["digest"]:
+        module.fail_json(
+            msg=f"Release {name} is installed with the digest {there[:12]}, and the archive is another release: restore the archive."
+        )
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(directory), prefix=".wheels-") as wheels:
+        _install_wheels(module, facts, archive, directory, wheels)
+
+
+def _install_wheels(module: AnsibleModule, facts: dict, archive: str, directory: str, wheels: str) -> None:
+    """Unpack the wheels of an archive into a directory, and install the release with its extras from them."""
+    name, extras = facts["name"], module.params["extras"]
+    os.makedirs(wheels, exist_ok=True)
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            content = tar.extractfile(member)
+            if content is not None and member.name.startswith("wheels/"):
+                with open(os.path.join(wheels, os.path.basename(member.name)), "wb") as file:
+                    shutil.copyfileobj(content, file)
+    pip = os.path.join(wheels, facts["pip"], "pip")
+    install = "install --no-index --no-compile --no-warn-script-location --disable-pip-version-check --quiet --find-links"
+    python = os.path.join(directory, "bin", "python")
+    # Run pip with the new environment's Python. With the option --python, pip would start a second process of itself.
+    _run(module, name, [python, pip, *install.split(), wheels, requirement_of(facts, extras)])
+    missing = [each for each in extras if each not in extras_of(module.params["root"], name)]
+    if missing:
+        module.fail_json(
+            msg=f"Release {name} has no {', '.join(missing)}: set odradek_console to none, or install a newer release."
+        )
+    _compile(directory)
+
+
+def _run(module: AnsibleModule, name: str, command: list) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        module.fail_json(
+            msg=f"Release {name} cannot be installed: {done.stderr.strip() or done.stdout.strip()}"
+        )
 
 
 def _compile(directory: str) -> None:
@@ -192,6 +241,7 @@ def main() -> None:
             "state": {"type": "str", "choices": ["installed", "examined"], "default": "installed"},
             "identity": {"type": "dict"},
             "signers": {"type": "list", "elements": "str", "default": []},
+            "extras": {"type": "list", "elements": "str", "choices": sorted(EXTRAS), "default": []},
             "bytes_free_min": {"type": "int", "default": 300_000_000},
         },
         required_if=[("state", "examined", ["archive"])],
@@ -200,16 +250,20 @@ def main() -> None:
     name, root, archive = module.params["name"], module.params["root"], module.params["archive"]
     if module.params["state"] == "examined":
         _examine(module)
-    changed = not is_installed(root, name)
+    is_there = is_installed(root, name)
+    missing = [each for each in module.params["extras"] if not is_there or each not in extras_of(root, name)]
+    changed = not is_there or bool(missing)
     if changed:
-        if problem := room_problem(root, module.params["bytes_free_min"]):
+        if not is_there and (problem := room_problem(root, module.params["bytes_free_min"])):
             module.fail_json(msg=problem)
         if module.params["identity"] and (problem := misfit(module.params["identity"], name)):
             module.fail_json(msg=problem)
         if archive is None and not module.check_mode:
-            module.fail_json(msg=f"Release {name} is not installed: name its archive.")
+            lacks = f"installed without {', '.join(missing)}" if is_there else "not installed"
+            module.fail_json(msg=f"Release {name} is {lacks}: name its archive.")
         if not module.check_mode:
-            _install(module, name, archive, os.path.join(root, "versions", name))
+            install = _add_extras if is_there else _install
+            install(module, name, archive, os.path.join(root, "versions", name))
     module.exit_json(changed=changed)
 
 
