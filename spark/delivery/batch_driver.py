@@ -136,7 +136,7 @@ def write_completion(decisions: Decisions, producer: Producer, query: str, compl
     """Write the record that a batch is finished, and wait until tasks can read it. Raises `KafkaError`,
     `ClientError`.
     """
-    key, _ = decisions.end_of(query)
+    key = decisions.key_of(query)
     producer.begin_transaction()
     producer.send(
         key.topic, key=completion_key(query), value=completion_value(completion), partition=key.partition
@@ -163,7 +163,7 @@ def _send(
     query: str,
     found: Sequence[tuple[bytes, bytes | None]],
 ) -> None:
-    key, _ = decisions.end_of(query)
+    key = decisions.key_of(query)
     safe = {**properties, "acks": "all", "enable.idempotence": "true", "linger.ms": "0"}
     with kept_producer(safe) as producer:
         sent = [

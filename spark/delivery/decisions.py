@@ -131,12 +131,18 @@ class Decisions:
 
     # Markers
 
-    def end_of(self, query: str) -> tuple[TopicPartition, int]:
-        """Return the partition that has a query's markers, and the partition's current high watermark."""
+    def key_of(self, query: str) -> TopicPartition:
+        """Return the partition that has a query's markers. Raises `KafkaError`, `ClientError`."""
         if self.topic not in self.client.core.cluster.topics:
             self.client.metadata([self.topic])
         partitions = len(self.client.core.cluster.topic(self.topic).partitions)
-        key = TopicPartition(self.topic, partition_of(query, partitions))
+        return TopicPartition(self.topic, partition_of(query, partitions))
+
+    def end_of(self, query: str) -> tuple[TopicPartition, int]:
+        """Return the partition that has a query's markers, and the partition's current high watermark. Raises as
+        `key_of` does.
+        """
+        key = self.key_of(query)
         return key, self.client.list_offsets({key: LATEST})[key].offset
 
     def read(self, query: str, key: TopicPartition, end: int, *, beside_own: bool = False) -> MarkerLog:

@@ -56,7 +56,7 @@ _BLOCK_BITS = 10
 """The bits of the smallest length that is read in blocks of `_BLOCK` bytes."""
 _LONG_BITS = 12
 """The bits of the smallest length for which a Python call per value costs less than `_of_blocks`."""
-_MATRIX_BYTES = 131072
+_MATRIX_BYTES = 262144
 """The bytes that are copied at once. They should stay in a processor's cache."""
 NULL = np.uint64(0x9E3779B97F4A7C15)
 FACTOR_1 = np.uint64(0xBF58476D1CE4E5B9)

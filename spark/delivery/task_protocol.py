@@ -16,7 +16,7 @@ source offsets in the same way (KIP-618). An attempt makes these steps:
 | WRITE | write rows and marker in a transaction | only if the marker is of the batch before |
 | COMPARE | count and hash the rows, without writing them | only if the marker is of this batch, so that its rows are in the topic |
 | COUNT | the same, without a marker to compare with | only if the whole batch is finished (`completion.py`) |
-| READ_AGAIN | read the log once more, up to the high watermark | attempts of two runs with different tasks do not fence each other, so the later reader finds the other marker, and holds |
+| READ_AGAIN | read the log once more, up to this attempt's marker | attempts of two runs with different tasks do not fence each other; the one whose marker is later in the log finds the other's, and holds |
 | COMMIT | send EndTxn | if the outcome is unknown, the attempt fails, and the next attempt reads the marker |
 | HOLD | leave the transaction open for the driver | instead of COMMIT, if another run of the query has begun this batch (`completion.py`) |
 | REPORT | return the task's result to Spark | |

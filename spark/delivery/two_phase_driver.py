@@ -110,7 +110,7 @@ class _Driver:
 
     def _write(self, decision: Decision) -> None:
         query, producer = self.protocol.query, self.producer
-        key, _ = self.decisions.end_of(query)
+        key = self.decisions.key_of(query)
         producer.begin_transaction()
         producer.send(
             key.topic, key=decision_key(query), value=decision_value(decision), partition=key.partition

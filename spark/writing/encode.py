@@ -126,7 +126,11 @@ def encode(
     records = pc.binary_join_element_wise(heads, key_text, middles, value_text, tails, b"")
     places, buffer = _places(records), memoryview(records.buffers()[2])
     plain_sums = np.concatenate(([0], np.cumsum(np.maximum(key_sizes, 0) + np.maximum(value_sizes, 0))))
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+    # The producer sends batches of several partitions together, so the partitions take turns.
+    lanes_of = lanes[starts]
+    turns = np.arange(len(starts)) - np.searchsorted(lanes_of, lanes_of)
+    for place in np.argsort(turns, kind="stable").tolist():
+        start, end = int(starts[place]), int(ends[place])
         body = buffer[places[start] : places[end]]
         count = end - start
         yield EncodedBatch(

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from odradek.client.errors import ClientError
 from odradek.client.shells.producer import Producer
+from odradek.client.shells.record_future import RecordFuture
 from odradek.spark.delivery.decisions import Decisions
 from odradek.spark.delivery.kept_clients import fencing, kept_decisions, kept_producer
-from odradek.spark.delivery.markers import marker_key, marker_value
+from odradek.spark.delivery.markers import MarkerLog, marker_key, marker_value
 from odradek.spark.delivery.pool import transactional_id
 from odradek.spark.delivery.progress import judge_attempt, judge_commit
 from odradek.spark.delivery.task_protocol import (
@@ -120,7 +121,7 @@ def _steps(
         task.add(batch)
     task.send_rest()
     check_topics(protocol.query, marker.batch if marker else -1, before, task.topics)
-    producer.send(
+    own = producer.send(
         key.topic,
         key=marker_key(protocol.query, protocol.task),
         value=marker_value(Marker(protocol.batch, rows.summary, task.topics or before, plan.run)),
@@ -133,9 +134,7 @@ def _steps(
         task.topics or before,
     )
     if not protocol.holds and not plan.is_fresh:
-        _, end = decisions.end_of(protocol.query)
-        log = decisions.read(protocol.query, key, end, beside_own=True)
-        protocol.holds = judge_commit(protocol, log, plan.run)
+        protocol.holds = judge_commit(protocol, _read_again(protocol, decisions, key, own), plan.run)
     protocol.written()
     if protocol.holds:
         producer_id, _, epoch = producer._leave_open().partition(":")
@@ -164,6 +163,17 @@ def _read_progress(
     if not plan.adopts:
         check_topics(query, marker.batch if marker else -1, _topics_of(marker), plan.planned_topics)
     return key, marker, log.hash_version(protocol.batch)
+
+
+def _read_again(
+    protocol: TaskProtocol, decisions: Decisions, key: TopicPartition, own: RecordFuture
+) -> MarkerLog:
+    """Read the query's progress before the attempt's own marker, which is acknowledged."""
+    end = own.result().offset
+    if end < 0:
+        # The answer to a repeated request may lack the offset.
+        _, end = decisions.end_of(protocol.query)
+    return decisions.read(protocol.query, key, end, beside_own=True)
 
 
 def _topics_of(marker: Marker | None) -> TopicIds:

@@ -25,6 +25,7 @@ from odradek.spark import quiet
 from odradek.spark.worker_process import worker_python
 from tests.docs.markdown import ROOT, blocks
 from tests.node_process import RunningNode
+from tests.spark.python_path import python_path
 from tests.spark.sessions.test_worker_python import LAUNCHER
 from tests.spark.streaming import patiently
 
@@ -132,7 +133,7 @@ def in_bash(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
         env={
             **os.environ,
             "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": python_path(),
             "PYSPARK_PYTHON": worker_python(),
             "SPARK_CONF_DIR": str(ROOT / "spark" / "conf"),
         },

@@ -17,6 +17,7 @@ from odradek.spark.worker_process import worker_python
 from tests.docs.markdown import ROOT
 from tests.examples.headers import printed_by
 from tests.node_process import RunningNode
+from tests.spark.python_path import python_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +51,7 @@ def test_the_stream_prints_what_its_header_says(
             [sys.executable, EXAMPLE],
             capture_output=True,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": worker_python()},
+            env={**os.environ, "PYTHONPATH": python_path(), "PYSPARK_PYTHON": worker_python()},
             timeout=TIMEOUT_SECONDS,
             check=False,
         )

@@ -4,7 +4,8 @@
 
 Two executors of one core copy the topic FROM to the topic TO with the trigger AvailableNow, in one batch of many tasks.
 When the first task is done, the Java process of one executor is killed with SIGKILL. At the end, a line of JSON has the
-numbers of killed executors, of all executors and of records read (`numInputRows`). It also lists the values in TO.
+numbers of killed executors, of all executors and of records read (`numInputRows`). It also lists the values in TO, and
+names the version of Spark.
 """
 
 from __future__ import annotations
@@ -68,7 +69,13 @@ def main(bootstrap: str, origin: str, target: str, checkpoint: str) -> None:
     reader = spark.read.format("odradek").options(**committed, subscribe=target).load()
     values = [row.value.decode() for row in reader.selectExpr("cast(value as binary) as value").collect()]
     rows = sum(each.numInputRows for each in query.recentProgress)
-    told = {"killed": len(killed), "executors": len(seen | set(before)), "rows": rows, "values": values}
+    told = {
+        "killed": len(killed),
+        "executors": len(seen | set(before)),
+        "rows": rows,
+        "values": values,
+        "spark": spark.version,
+    }
     print(json.dumps(told), flush=True)
     spark.stop()
 

@@ -56,6 +56,7 @@ from tests.spark.kills.kill_run import (
     run_to_the_end,
 )
 from tests.spark.kills.killed_sink_query import TWO_PHASE
+from tests.spark.python_path import python_path
 from tests.spark.sessions.spark_hosts import spark_hosts
 from tests.spark.writing.test_sink_task import stored_committed
 
@@ -203,7 +204,7 @@ class _Place:
         """Return the environment variables of a driver. With `is_quiet`, nothing is killed."""
         python = worker_python() if is_quiet else mortal_python(worker_python(), self.folder)
         return {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": python_path(),
             "PYSPARK_PYTHON": python,
             # In local mode Spark prefers this variable, which may be set in our environment.
             "PYSPARK_DRIVER_PYTHON": python,

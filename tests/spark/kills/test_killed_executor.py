@@ -14,9 +14,10 @@ from odradek.spark.worker_process import worker_python
 from testkit.kafka_server import KafkaUnavailable, java_command
 from tests.docs.markdown import ROOT
 from tests.node_process import RunningNode
+from tests.spark.python_path import python_path
 from tests.spark.topics import Topics
 
-pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
+pyspark = pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
 RECORDS = 480
 TIMEOUT_SECONDS = 600.0
@@ -50,7 +51,7 @@ def test_a_query_outlives_an_executor(
         ],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": worker_python()},
+        env={**os.environ, "PYTHONPATH": python_path(), "PYSPARK_PYTHON": worker_python()},
         cwd=ROOT,
         timeout=TIMEOUT_SECONDS,
         check=False,
@@ -58,5 +59,6 @@ def test_a_query_outlives_an_executor(
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["killed"] == 1, "the query ended before an executor could be killed"
+    assert told["spark"] == pyspark.__version__
     assert told["rows"] == RECORDS
     assert sorted(int(value) for value in told["values"]) == list(range(RECORDS))

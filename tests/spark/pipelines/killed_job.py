@@ -14,7 +14,7 @@ from pathlib import Path
 from odradek.spark.pipelines import offline_load
 from odradek.spark.pipelines.tables.landing import Landing
 from odradek.spark.worker_process import worker_python
-from tests.docs.markdown import ROOT
+from tests.spark.python_path import python_path
 
 __all__ = ["kill_job", "kill_load"]
 
@@ -33,7 +33,7 @@ def kill_job(words: Sequence[str], checkpoint: Path, batch: int, folder: Path) -
             stdout=out,
             stderr=out,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": worker_python()},
+            env={**os.environ, "PYTHONPATH": python_path(), "PYSPARK_PYTHON": worker_python()},
             # The job and its Java process are a process group of their own.
             start_new_session=True,
         )
@@ -57,7 +57,7 @@ def kill_load(words: Sequence[str], step: str, folder: Path) -> None:
         [sys.executable, "-m", "tests.spark.pipelines.killed_job", step, *words],
         capture_output=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": worker_python()},
+        env={**os.environ, "PYTHONPATH": python_path(), "PYSPARK_PYTHON": worker_python()},
         start_new_session=True,
         timeout=WAIT_SECONDS,
         check=False,

@@ -15,8 +15,9 @@ from testkit.kafka_server import KafkaUnavailable, java_command
 from tests.docs.markdown import ROOT
 from tests.hostile_names import lay_out
 from tests.node_process import RunningNode
+from tests.spark.python_path import python_path
 
-pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
+pyspark = pytest.importorskip("pyspark", reason="Spark is not installed (the extra spark)")
 
 LOAD = """
 import pickle, sys
@@ -62,7 +63,7 @@ spark.stop()
 
 def run(code: str, beside: Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run Python like Spark, with the job's folder first on the path."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(beside), str(ROOT)])}
+    env = {**os.environ, "PYTHONPATH": python_path(beside)}
     return subprocess.run(
         [sys.executable, "-c", code],
         input=given,
@@ -72,6 +73,12 @@ def run(code: str, beside: Path, given: bytes = b"") -> subprocess.CompletedProc
         timeout=120,
         check=False,
     )
+
+
+def test_a_process_has_the_spark_of_the_tests(tmp_path: Path) -> None:
+    """`make test-spark` names a version of Spark by PYTHONPATH. Processes that tests start have it, too."""
+    done = run("import pyspark; print(pyspark.__file__)", tmp_path)
+    assert done.stdout.decode().strip() == pyspark.__file__, done.stderr.decode()
 
 
 def test_spark_py_of_the_users(tmp_path: Path) -> None:

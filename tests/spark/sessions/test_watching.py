@@ -27,6 +27,7 @@ from odradek.spark.pipelines.flight_table import flight_table
 from odradek.spark.worker_process import worker_python
 from tests.docs.markdown import ROOT, blocks
 from tests.node_process import RunningNode
+from tests.spark.python_path import python_path
 from tests.spark.streaming import wait_for
 from tests.spark.topics import Topics
 
@@ -77,11 +78,10 @@ def test_the_listener_reports_the_lag(
 
 def environment() -> dict[str, str]:
     """Return the environment of a session of its own."""
-    before = os.environ.get("PYTHONPATH", "")
     commands = Path(sys.executable).parent
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), before]),
+        "PYTHONPATH": python_path(),
         "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
         "PYSPARK_PYTHON": worker_python(),
         "PYSPARK_DRIVER_PYTHON": worker_python(),

@@ -19,6 +19,7 @@ from testkit.kafka_server import KafkaUnavailable, java_command
 from tests.docs.markdown import ROOT
 from tests.node_process import RunningNode
 from tests.security.secured_node import SecuredNode, secured
+from tests.spark.python_path import python_path
 from tests.spark.sessions.test_secured import PASSWORD, login
 from tests.spark.topics import Topics
 
@@ -42,10 +43,9 @@ def run(
     words: list[str], path: list[Path], cwd: Path, conf: Path = ROOT / "spark" / "conf"
 ) -> subprocess.CompletedProcess[str]:
     """Run a process with these folders first on its path; return its output."""
-    before = os.environ.get("PYTHONPATH", "")
     env = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([*map(str, path), str(ROOT), before]),
+        "PYTHONPATH": python_path(*path),
         "PYSPARK_PYTHON": worker_python(),
         "SPARK_CONF_DIR": str(conf),
     }

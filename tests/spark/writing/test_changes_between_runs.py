@@ -17,6 +17,7 @@ from odradek.client.shells.blocking import Client
 from odradek.spark.delivery import batch_driver
 from odradek.spark.delivery.decisions import Decisions
 from odradek.spark.delivery.markers import completion_key
+from odradek.spark.writing.sink_task import SinkTask
 from tests.spark.topics import Topics
 from tests.spark.writing.query_runs import EXPECTED, FINER, ROWS, TASKS, Query, query, server
 from tests.spark.writing.test_sink_task import stored_committed
@@ -68,6 +69,34 @@ def test_a_held_transaction_that_was_aborted_is_not_taken_for_committed(query: Q
     assert query.run("exactly-once") == []
     assert (query.committed(), query.prepared()) == (EXPECTED, 0)
     assert query.run("exactly-once", rows=FINER) == []
+
+
+def test_a_run_that_has_begun_the_batch_meanwhile_is_seen_before_the_commit(query: Query) -> None:
+    """Another run commits a task while an attempt sends its rows. The attempt leaves its transaction to its driver. It
+    has asked for the end of the progress only once."""
+    ends: list[str] = []
+    send_rest, end_of = SinkTask.send_rest, Decisions.end_of
+
+    def overtaken(task: SinkTask) -> None:
+        patched.undo()
+        assert query.run("exactly-once", 1, only=(1,)) == []
+        send_rest(task)
+        query.monkeypatch.setattr(Decisions, "end_of", counted)
+
+    def counted(decisions: Decisions, name: str) -> Any:
+        ends.append(name)
+        return end_of(decisions, name)
+
+    assert query.run("exactly-once") == []
+    writer = query.stream_writer("exactly-once")
+    with query.monkeypatch.context() as patched:
+        patched.setattr(SinkTask, "send_rest", overtaken)
+        first = query.write(writer, 0, ROWS[0], 1)
+    assert (first.held is not None, ends) == (True, [])
+    reports = [first, *(query.write(writer, task, ROWS[task], 1) for task in range(1, TASKS))]
+    assert len(ends) == TASKS - 1
+    writer.commit(reports, 1)
+    assert (query.committed(), query.prepared()) == (EXPECTED + EXPECTED, 0)
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "two-phase"])
@@ -217,7 +246,7 @@ def test_a_driver_that_was_suspended_writes_no_late_completion(query: Query) -> 
     assert f"another driver of {query.name} has taken over" in failure
     # Compaction keeps the last record of each key, so a new process may see nothing else.
     with Decisions({"bootstrap.servers": query.bootstrap}) as decisions:
-        key, _ = decisions.end_of(query.name)
+        key = decisions.key_of(query.name)
     stored = stored_committed(query.bootstrap, key.topic, 0)
     completions = [each.value for each in stored if each.key == completion_key(query.name)]
     assert [json.loads(each or b"")["batch"] for each in completions] == [0, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -81,6 +82,20 @@ def test_batches_are_those_of_the_single_record_writer(compression_type: int, he
         assert batch.record_bytes == sum(len(row[1] or b"") + len(row[2] or b"") for row in mine)
         assert batch.record_count == 1 or len(encode_batch(mine)) <= 20_000
     assert not any(waiting.values())
+
+
+def test_partitions_take_turns() -> None:
+    """The first batch of each partition comes before any second batch, so the producer can send them together."""
+    rows = some_rows(2, 400)
+    lanes = np.repeat(np.array([2, 0, 5], np.int32), (50, 100, 250))
+    batches = encode(rows_of(rows), lanes, timestamp_ms=NOW, batch_bytes_max=4000)
+    seen: Counter[int] = Counter()
+    turns = []
+    for batch in batches:
+        turns.append((seen[batch.lane], batch.lane))
+        seen[batch.lane] += 1
+    assert turns == sorted(turns)
+    assert min(seen[lane] for lane in (0, 2, 5)) > 1
 
 
 def test_slices_of_arrays_are_encoded_from_where_they_begin() -> None:
