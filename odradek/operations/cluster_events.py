@@ -190,7 +190,9 @@ class Narrator:
         before, self._voters = self._voters, voters
         changes = [f"{node} has got a vote" for node in voters if node not in before] if before else []
         changes += [f"{node} has lost its vote" for node in before if node not in voters]
-        text = f"has the voters {_numbers(voters)}" + (f": {', '.join(changes)}" if changes else "")
+        text = f"has the {'voter' if len(voters) == 1 else 'voters'} {_numbers(voters)}" + (
+            f": {', '.join(changes)}" if changes else ""
+        )
         yield "voters", "the quorum", text
 
     def _controller_registered(self, record: Any, _: int) -> Iterator[tuple[str, str, str]]:

@@ -22,10 +22,12 @@ def at(partition: int, committed: int | None, end: int) -> PartitionLag:
 
 
 def test_what_is_unknown_of_a_lag_is_said() -> None:
-    """The lag of a partition without a leader is unknown. The sum says so, and is not taken for the whole."""
+    """The lag of a partition without a leader is unknown. The sum says so, and is not taken for the whole. The lag of
+    an empty partition is zero, also without an offset."""
     lost = PartitionLag("t", 2, 10, None, None, KafkaError(ErrorCode.LEADER_NOT_AVAILABLE))
     assert lag_text([at(0, 90, 100)]) == ("10 records", True)
     assert lag_text([at(0, 100, 100)]) == ("0 records", False)
+    assert lag_text([at(0, 100, 100), at(1, None, 0)]) == ("0 records", False)
     assert lag_text([at(0, 100, 100), at(1, None, 5), lost]) == (
         "0 records; no offset is committed for 1 partition; the end of 1 partition is unknown (LEADER_NOT_AVAILABLE)",
         True,

@@ -423,7 +423,7 @@ def _watch(nodes: list[_Node], wakeup: int, security: DevSecurity | None, as_jso
                 _report({"ready": True}, "ready", as_json)
                 if security is not None:
                     _report_client_files(security, as_json)
-                _report_console(nodes, as_json)
+                _report_console(nodes, security, as_json)
             for node in nodes:
                 if node.reported_dead or node.process.poll() is None:
                     continue
@@ -463,10 +463,13 @@ def _report_client_files(security: DevSecurity, as_json: bool) -> None:
     _report(files, "for clients, --command-config may be " + " or ".join(map(str, files.values())), as_json)
 
 
-def _report_console(nodes: list[_Node], as_json: bool) -> None:
+def _report_console(nodes: list[_Node], security: DevSecurity | None, as_json: bool) -> None:
     if _has_console(len(nodes)):
         link = f"http://{nodes[0].console}/"
-        _report({"console": link}, f"look at the cluster in a browser: {link}", as_json)
+        text = f"look at the cluster in a browser: {link}"
+        if security is not None:
+            text += f" (users {' and '.join(USERS)}; the passwords are in {security.directory})"
+        _report({"console": link}, text, as_json)
 
 
 def _report_death(node: _Node, as_json: bool) -> None:

@@ -204,7 +204,10 @@ def lag_text(lags: Sequence[PartitionLag]) -> tuple[str, bool]:
     text = _count(lag, "record")
     if lag and behind:
         text += f", {span_text(behind)} behind"
-    uncommitted = sum(each.committed is None for each in lags)
+    # An empty partition has nothing to read, so it needs no offset.
+    uncommitted = sum(
+        each.committed is None and (each.span is None or each.span.start < each.span.end) for each in lags
+    )
     if uncommitted:
         text += f"; no offset is committed for {_count(uncommitted, 'partition')}"
     errors = [each.error for each in lags if each.error is not None]

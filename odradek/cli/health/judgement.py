@@ -172,9 +172,11 @@ def _of_partitions(picture: Picture) -> Iterator[Problem]:
             verb, them = ("has", "it") if len(names) == 1 else ("have", "them")
             if kind == "under-replicated":
                 them = "it" if len(names) == 1 else "they"
+            # Those below min.insync.replicas have been named already.
+            more = "more " if kind == "under-replicated" and found.under_min_isr else ""
             yield Problem(
                 kind,
-                f"{counted(len(names), 'partition')} {verb} {state.format(them)}: {_some(names)}",
+                f"{counted(len(names), f'{more}partition')} {verb} {state.format(them)}: {_some(names)}",
                 remedy,
                 partitions=names,
             )
@@ -254,7 +256,7 @@ def _of_unseen(picture: Picture) -> Iterator[Problem]:
         yield Problem(
             "not-seen",
             f"the {each.things}{named} were not seen: {each.reason}",
-            "",
+            each.remedy,
             broker=each.broker,
             partitions=each.partitions,
         )

@@ -62,14 +62,15 @@ class Partitions(NamedTuple):
 
 
 class Unseen(NamedTuple):
-    """A gap in a picture: the plural noun of the things that were not seen, the reason, and where they are if that is
-    known.
+    """A gap in a picture: the plural noun of the things that were not seen, and the reason. Where they are, and what
+    helps, is there if it is known.
     """
 
     things: str
     reason: str
     broker: int | None = None
     partitions: Sequence[str] = ()
+    remedy: str = ""
 
 
 class Picture(NamedTuple):
@@ -195,10 +196,18 @@ def _unseen_disks(
     log_dirs: Sequence[BrokerLogDirs], missing: Collection[int], errors: Mapping[int, CallError]
 ) -> Iterator[Unseen]:
     """Find the brokers that run, but did not describe their disks. `errors` are those about the troubles of disks."""
+    from odradek.wire.errors import ErrorCode, KafkaError
+
     failed = {each.broker: each.error for each in log_dirs if each.error is not None}
     for node, error in sorted({**errors, **failed}.items()):
-        if node not in missing:
-            yield Unseen(f"disks of broker {node}", str(error), broker=node)
+        if node in missing:
+            continue
+        things, remedy = f"disks of broker {node}", ""
+        if node not in failed:
+            things = f"troubles of the {things}"
+            if isinstance(error, KafkaError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                remedy = "that needs the right DESCRIBE_CONFIGS on the cluster (docs/acls.md)"
+        yield Unseen(things, str(error), broker=node, remedy=remedy)
 
 
 def _log_dirs(client: Asker, brokers: Sequence[int], patience: float) -> list[BrokerLogDirs]:

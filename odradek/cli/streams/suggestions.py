@@ -36,6 +36,7 @@ _SYNONYMS = {
     "cp": ("clone",),
 }
 """Names of commands in other programs, each with names that mean the same here."""
+_UNKNOWN_KEY = re.compile(r"Unknown topic config name: (\S{1,300})")
 _MISSING = re.compile(r"(?:^|[ :])(topic|group) (\S{1,300}) does not exist")
 
 
@@ -73,9 +74,15 @@ def names_in_cluster(client: Client, kind: str, seconds: float = _ASK_SECONDS) -
 
 
 def with_closest_names(client: Client, text: str) -> str:
-    """Add the most similar names of the cluster to a message that a topic or group does not exist. Return any other
-    message as it is, and also this one if the cluster does not answer now.
+    """Add the most similar names of the cluster to a message that a topic or group does not exist. To a message about an
+    unknown key of a topic, add similar keys. Return any other message as it is, and also one for which the cluster gives
+    no names now.
     """
+    unknown = _UNKNOWN_KEY.search(text)
+    if unknown is not None:
+        from odradek.metadata_quorum.config.config_defs import topic_defs
+
+        return text + did_you_mean(unknown[1], topic_defs(), likeness=_NAME_LIKENESS)
     found = _MISSING.search(text)
     if found is None or "did you mean" in text:
         return text

@@ -118,7 +118,9 @@ class NewestSearch:
 
     @property
     def places(self) -> dict[int, int]:
-        """The offset of each partition before which older records lie, for the next page."""
+        """The offset of each partition before which older records lie, for the next page. Empty if there are none."""
+        if self.reason == "end":
+            return {}
         before = {}
         for index, window in self._windows.items():
             shown = self._endings[index].behind

@@ -447,8 +447,9 @@ class Logins:
                 if credentials.user is not None:
                     self._failed_users.add(credentials.user, self._clock.monotonic())
                 self._log.warning("console.login_refused", user=credentials.shown_user, peer=peer)
+                refused = "this token" if credentials.user is None else "this user with this password"
                 raise ViewError(
-                    401, "AUTHENTICATION_FAILED", "the cluster does not let this user in"
+                    401, "AUTHENTICATION_FAILED", f"the cluster does not let in {refused}"
                 ) from None
             found = view_error_of(error)
             if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 
@@ -60,7 +61,9 @@ class ClientRow:
         metadata=about("the number of running clients with this id and user")
     )
     bytes_in_per_second: float | None = attrs.field(
-        metadata=about("bytes that the client receives, by its own figures; null at first")
+        metadata=about(
+            "bytes that the client receives, by its own figures; null at first, or if it pushes none"
+        )
     )
     bytes_out_per_second: float | None = attrs.field(metadata=about("bytes that the client sends"))
     throttled: bool | None = attrs.field(metadata=about("true if brokers made it wait by quotas"))
@@ -86,6 +89,10 @@ class Clients:
     errors: Sequence[str] = attrs.field(metadata=about("why something is missing"))
 
 
+_Rates: TypeAlias = "tuple[float | None, float | None]"
+"""(bytes in, bytes out) per second. None is what the client does not push: librdkafka counts no bytes."""
+
+
 @attrs.frozen
 class _Looked:
     at: float
@@ -93,8 +100,8 @@ class _Looked:
     members: Mapping[tuple[str, str], Sequence[str]]
     """The groups of each (client id, address)."""
     errors: Sequence[str]
-    rates: Mapping[tuple[int, str, str], tuple[float, float]]
-    """(bytes in, bytes out) per second of each (broker, principal, client id)."""
+    rates: Mapping[tuple[int, str, str], _Rates]
+    """The rates of each (broker, principal, client id)."""
 
 
 def clients(session: Session, query: ClientsQuery) -> Clients:
@@ -147,18 +154,23 @@ def _key(broker: int, one: ClientDescription) -> tuple[int, str, str]:
     return broker, one.principal, one.client_id
 
 
-def _total(one: ClientDescription, name: str) -> float:
-    return sum(each.value for each in one.figures if each.name == name)
+def _growth(before: ClientDescription, now: ClientDescription, name: str) -> float | None:
+    """Return the growth of a figure; None if the client does not push it."""
+    if all(each.name != name for each in now.figures):
+        return None
+    newer, older = (sum(each.value for each in one.figures if each.name == name) for one in (now, before))
+    return max(0.0, newer - older)
 
 
-def _rate(before: ClientDescription | None, now: ClientDescription) -> tuple[float, float] | None:
+def _rate(before: ClientDescription | None, now: ClientDescription) -> _Rates | None:
     """Return bytes per second, in and out, between two pushes; None if there was no new push."""
     if before is None or now.pushes <= before.pushes or not now.push_interval_ms:
         return None
     seconds = (now.pushes - before.pushes) * now.push_interval_ms / 1000 / max(1, now.instances)
+    bytes_in, bytes_out = (_growth(before, now, name) for name in (_IN, _OUT))
     return (
-        max(0.0, _total(now, _IN) - _total(before, _IN)) / seconds,
-        max(0.0, _total(now, _OUT) - _total(before, _OUT)) / seconds,
+        None if bytes_in is None else bytes_in / seconds,
+        None if bytes_out is None else bytes_out / seconds,
     )
 
 

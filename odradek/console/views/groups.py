@@ -42,7 +42,9 @@ LAGGING_MAX = 500
 _OFFSETS_SECONDS = 3.0
 VIEW_SECONDS_MAX = 8.0
 """The time for all questions of a view. Times of lags that it does not leave time for are unknown."""
-_UNKNOWN = about("partitions whose lag is not known, since a broker or the group has not answered for them")
+_UNKNOWN = about(
+    "partitions whose lag is not known: no offset is committed, or a broker or the group has not answered for them"
+)
 _ID_MAX = 32_767
 _Offsets: TypeAlias = "Mapping[TopicPartition, int | None]"
 """The committed offsets of a group; None: the coordinator has not reported it."""
@@ -125,7 +127,7 @@ def _details(session: Session, listed: Sequence[GroupListing]) -> list[GroupRow]
     ids = [each.group_id for each in listed]
     described = {each.group_id: each for each in session.client.describe_groups(ids, timeout=_left(deadline))}
     offsets, errors = _committed(session, ids, deadline)
-    lags = _lags(session, offsets, deadline)
+    lags = _lags(session, _with_assigned(offsets, described), deadline)
     return [_row(each, described.get(each.group_id), offsets, lags, errors) for each in listed]
 
 
@@ -152,6 +154,21 @@ def _row(
         behind_ms=whole.behind_ms,
         error=errors.get(each.group_id),
     )
+
+
+def _with_assigned(
+    offsets: Mapping[str, _Offsets], described: Mapping[str, GroupDescription]
+) -> Mapping[str, _Offsets]:
+    """Add the partitions that members read without a committed offset: their lag counts as unknown, as on the group's
+    own page.
+    """
+    found = {group_id: dict(of_group) for group_id, of_group in offsets.items()}
+    for group_id, of_group in found.items():
+        group = described.get(group_id)
+        for member in () if group is None else group.members:
+            for key in member.partitions:
+                of_group.setdefault(key, None)
+    return found
 
 
 class _WholeLag(NamedTuple):

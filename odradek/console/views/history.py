@@ -148,7 +148,8 @@ def _who_unknown(session: Session, events: Sequence[Event], told: Told) -> Seque
     if session.authors.knows_files:
         return [f"it is not known who has asked for {gap}" for gap in gaps]
     return (
-        "the metadata log does not name who has asked for a change, and the console knows no audit log of a controller",
+        "the metadata log does not name who has asked for a change, and the console knows no audit log of a controller "
+        "(odradek.audit.enabled=true makes a controller write one)",
     )
 
 

@@ -14,6 +14,7 @@ from odradek.console.sessions.topic_facts import TopicFacts, topic_facts
 from odradek.console.shapes.fields import TOPIC_NAME, about
 from odradek.console.shapes.pages import PAGE, page_of
 from odradek.console.shapes.view_errors import ViewError
+from odradek.metadata_quorum.config.config_defs import topic_synonyms
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
 from odradek.wire.uuid_text import uuid_to_text
@@ -33,6 +34,9 @@ __all__ = [
 ROWS_PER_PAGE = 100
 PARTITIONS_PER_PAGE = 200
 _CONFIG_SECONDS = 5.0
+_ANSWER_SECONDS = 3.0
+_SPANS = ("retention.ms", "segment.ms", "segment.jitter.ms")
+"""Keys of topics that brokers have in several units. Their defaults are no synonyms in the answers of brokers."""
 _SORTS = ("name", "partitions", "bytes", "records_per_second", "under_replicated", "replication_factor")
 _STATES = ("", "offline", "under_replicated", "under_min_isr", "moving")
 
@@ -379,16 +383,38 @@ def topic_configs(session: Session, query: ConfigsQuery) -> Sequence[ConfigRow]:
         raise found.error
     if not found.entries:
         raise ViewError(404, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name, f"there is no topic {query.name}")
-    return [_config_row(entry) for entry in found.entries]
+    spans = {}
+    if any(entry.name in _SPANS and entry.source is ConfigSource.TOPIC_CONFIG for entry in found.entries):
+        spans = session.cache.value("spans of brokers", _CONFIG_SECONDS, lambda: _spans_of_brokers(session))
+    return [_config_row(entry, spans.get(entry.name)) for entry in found.entries]
 
 
-def _config_row(entry: ConfigEntry) -> ConfigRow:
+def _spans_of_brokers(session: Session) -> dict[str, str]:
+    """Return the values of `_SPANS` in milliseconds, as a broker has them, as far as it shows them."""
+    keys = [each.name for name in _SPANS for each in topic_synonyms(name)]
+    try:
+        node = str(session.client.describe_cluster(timeout=_ANSWER_SECONDS).brokers[0].node_id)
+        resource = ConfigResource(ResourceType.BROKER, node)
+        (found,) = session.client.describe_configs([resource], keys, timeout=_ANSWER_SECONDS)
+    except (KafkaError, ClientError):
+        return {}
+    values = {entry.name: entry.value for entry in found.entries if entry.value}
+    spans = {}
+    for name in _SPANS:
+        # The first key with a value counts.
+        for each in reversed(topic_synonyms(name)):
+            if each.name in values:
+                spans[name] = str(int(values[each.name]) * each.milliseconds)
+    return spans
+
+
+def _config_row(entry: ConfigEntry, of_broker: str | None) -> ConfigRow:
     of_topic = entry.source is ConfigSource.TOPIC_CONFIG
     others = [each.value for each in entry.synonyms if each.source is not ConfigSource.TOPIC_CONFIG]
     return ConfigRow(
         name=entry.name,
         value=entry.value,
-        default=others[0] if others else (None if of_topic else entry.value),
+        default=others[0] if others else (of_broker if of_topic else entry.value),
         source=entry.source.name.lower(),
         is_default=not of_topic,
         is_secret=entry.sensitive,

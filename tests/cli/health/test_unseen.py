@@ -84,8 +84,10 @@ def test_disks_of_a_broker(admin: Mock) -> None:
     missing = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     admin.describe_configs.side_effect = config_error(ResourceType.BROKER, "1", missing)
     ((text, broker),) = judge(admin)
-    assert "disks of broker 1" in text
+    assert "the troubles of the disks of broker 1" in text
     assert broker == 1
+    (problem,) = problems_of(look_at_cluster(Mock(admin=admin), 30, hanging_since_ms=0))
+    assert "DESCRIBE_CONFIGS" in problem.remedy
 
 
 def test_a_topic_without_its_least_in_sync(admin: Mock) -> None:

@@ -34,7 +34,9 @@ def test_from_no_right_to_some(tmp_path: Path) -> None:
         assert line(node.stdout) == "ready"
         files = [data / f"{user}.properties" for user in ("admin", "client")]
         assert line(node.stdout) == f"for clients, --command-config may be {files[0]} or {files[1]}"
-        assert line(node.stdout) == f"look at the cluster in a browser: http://127.0.0.1:{port + 552}/"
+        link = f"http://127.0.0.1:{port + 552}/"
+        where = f"(users admin and client; the passwords are in {data / 'security'})"
+        assert line(node.stdout) == f"look at the cluster in a browser: {link} {where}"
         with urllib.request.urlopen(f"http://127.0.0.1:{port + 552}/api/session") as answer:
             assert json.load(answer)["mechanisms"] == ["SCRAM-SHA-512"]
         _check_hints(data, port)

@@ -67,6 +67,8 @@ def test_names_of_the_cluster(node: RunningNode, fresh_topic: Callable[[str], st
     for words in (("topic", "describe"), ("topic", "delete"), ("consume",), ("config", "get", "topic")):
         assert f"did you mean {name}" in refusal(*words, f"{name}s"), words
     assert f"did you mean {name}-readers" in refusal("group", "describe", f"{name}-reader")
+    assert "did you mean retention.ms" in refusal("config", "set", "topic", name, "retention.mss=1")
+    assert "did you mean" not in refusal("config", "set", "topic", name, "zebra=1")
 
 
 def test_a_cluster_that_does_not_list_its_names() -> None:

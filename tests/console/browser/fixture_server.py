@@ -37,6 +37,7 @@ class Refused(NamedTuple):
 
     status: int
     sentence: str
+    code: str = "REFUSED"
 
 
 class Hanging:
@@ -56,6 +57,8 @@ class FixtureServer:
         self.arriving: Sequence[Answer] = []
         """The records that a follower gets one by one."""
         self.tail_next: str | None = None
+        self.tail_scanned = 1 << 30
+        """The most records that the progress of a tail counts."""
         """Where reading goes on after a tail that ends at once; None: the tail does not end."""
         self.asked: list[str] = []
         """The addresses of the API in the order of the requests."""
@@ -101,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer.release.wait(60)
             answer = None
         if isinstance(answer, Refused):
-            told = {"status": answer.status, "code": "REFUSED", "sentence": answer.sentence}
+            told = {"status": answer.status, "code": answer.code, "sentence": answer.sentence}
             self._send(answer.status, "application/json", json.dumps(told).encode())
         else:
             self._send(200, "application/json", json.dumps(answer).encode())
@@ -152,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._event("record", each)
                 if found % 50 == 0 or follows:
                     told: Answer = {
-                        "scanned": found,
+                        "scanned": min(found, self.fixture.tail_scanned),
                         "scanned_bytes": found * 171,
                         "total": len(records),
                         "found": found,
@@ -165,9 +168,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._event("end", {"reason": "budget", "next": self.fixture.tail_next})
                 return
             while not self.fixture.closing.wait(0.1):
+                scanned = min(len(records), self.fixture.tail_scanned)
                 self._event(
                     "progress",
-                    {"scanned": len(records), "scanned_bytes": 0, "total": None, "found": len(records)},
+                    {"scanned": scanned, "scanned_bytes": 0, "total": None, "found": len(records)},
                 )
         except OSError:
             self.fixture.streams_ended.release()

@@ -59,7 +59,7 @@ def test_a_lag_that_is_not_known_is_no_zero(visit: Visit, served: FixtureServer,
         for each in shapes if isinstance(shapes, list) else [shapes]:
             each.update(unknown)
     page = visit(f"{served.url}{address}")
-    page.get_by_title("3 partitions without an answer").first.wait_for()
+    page.get_by_title("3 partitions without a committed offset, or without an answer").first.wait_for()
     assert page.locator("main").get_by_text("unknown", exact=True).count() >= 2
 
 
@@ -142,6 +142,29 @@ def test_what_the_user_may_not_see_is_said(visit: Visit, served: FixtureServer) 
     served.world["/api/groups"] = listed([group_row("billing", 1)])
     page.get_by_role("button", name="Ask again").click()
     page.get_by_role("link", name="billing").wait_for()
+
+
+def test_a_missing_right_to_the_cluster_is_named(visit: Visit, served: FixtureServer) -> None:
+    """The page names the right that a user lacks who may not describe the cluster."""
+    served.world["/api/brokers"] = Refused(403, "quorum: refused", code="CLUSTER_AUTHORIZATION_FAILED")
+    page = visit(f"{served.url}/brokers")
+    page.get_by_text("You may not see this").wait_for()
+    page.get_by_text("odradek acl add --user NAME --operation describe --cluster").wait_for()
+
+
+def test_the_configuration_tells_times_and_sources(visit: Visit, served: FixtureServer) -> None:
+    """A time has its unit, the default's as well. A value that all brokers have comes from them."""
+    shared = next(
+        each for each in served.world["/api/topics/payments/configs"] if each["name"] == "retention.ms"
+    )
+    page = visit(f"{served.url}/topics/payments?tab=configuration")
+    row = page.get_by_role("row").filter(has_text="retention.ms")
+    expect(row).to_contain_text("1 day")
+    expect(row).to_contain_text("7 days")
+    expect(row).to_contain_text("this topic")
+    shared["source"] = "dynamic_default_broker_config"
+    page.keyboard.press("r")
+    expect(row).to_contain_text("all brokers")
 
 
 def test_a_page_that_waits_says_so(visitor: Visit, served: FixtureServer) -> None:

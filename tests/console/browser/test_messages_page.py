@@ -130,6 +130,14 @@ def test_what_cannot_be_read_says_why(visit: Visit, served: FixtureServer) -> No
     said(page, "The batch is damaged. Reading goes on at offset 9.").wait_for()
 
 
+def test_a_tail_has_scanned_what_it_shows(visit: Visit, served: FixtureServer) -> None:
+    """Records of a tail arrive before the progress that counts them: no more are found than were scanned."""
+    served.arriving = [record(0, number) for number in range(5)]
+    served.tail_scanned = 3
+    page = visit(f"{served.url}/messages?topic=payments&tail=1")
+    said(page, "5 records found, 5 scanned").wait_for()
+
+
 def test_a_search_can_be_stopped(visit: Visit, served: FixtureServer) -> None:
     """The button "Stop" ends the request at once, and with it the work of the server."""
     served.arriving = [record(0, number) for number in range(5)]

@@ -101,3 +101,13 @@ def test_a_page_holds_bounded_bytes() -> None:
     assert found == [(1, 99), (0, 99), (1, 98), (0, 98)]
     assert search.reason == "limit"
     assert max(held) * size <= 2 * HELD_BYTES_MAX + size
+
+
+def test_a_page_with_all_records_is_the_last() -> None:
+    """Where all records were read, no older ones are offered, although the filter has left the first ones out."""
+    search = page({0: [1, 2, 3, 4], 1: [5]}, {0: 4, 1: 1}, 10, passed=3)
+    assert [each.offset for each in search.run() if isinstance(each, Found)] == [0, 3, 0]
+    assert (search.reason, search.places) == ("end", {})
+    search = page({0: [1, 2, 3, 4, 5]}, {0: 5}, 1, passed=4)
+    assert [each.offset for each in search.run() if isinstance(each, Found)] == [4]
+    assert (search.reason, search.places) == ("limit", {0: 4})

@@ -52,4 +52,5 @@ def test_a_rate_is_that_between_two_pushes(
         now[0] += 5.0
         (row,) = clients(session, ClientsQuery()).rows
         found.append(row.bytes_in_per_second)
+        assert row.bytes_out_per_second is None, "the client does not push these bytes"
     assert found == rates

@@ -110,6 +110,30 @@ def test_an_offset_that_is_refused_is_unknown() -> None:
     assert [each[:2] for each in (shown[0], shown[2])] == [(None, 1), (None, 1)]
 
 
+class FirstReader(Client):
+    """A client of a group with a member that has committed no offset of partition 1 yet."""
+
+    def describe_groups(self, ids: list[str], timeout: float) -> list[SimpleNamespace]:
+        (described,) = super().describe_groups(ids, timeout)
+        described.members = [SimpleNamespace(partitions=[TopicPartition("t", 0), TopicPartition("t", 1)])]
+        return [described]
+
+    def list_group_offsets(self, asked: object, timeout: float) -> list[SimpleNamespace]:
+        (found,) = super().list_group_offsets(asked, timeout)
+        found.offsets.pop(TopicPartition("t", 1))
+        return [found]
+
+
+@pytest.mark.parametrize(("end", "expected"), [(9, (None, 1)), (0, (2, 0))])
+def test_a_partition_that_is_read_without_a_commit_is_unknown(
+    end: int, expected: tuple[int | None, int]
+) -> None:
+    """The list counts the partitions of members, as the group's own page does. An empty one has no lag."""
+    client = FirstReader({0: OffsetSpan(0, 7), 1: OffsetSpan(0, end)})
+    (row,) = groups(SimpleNamespace(client=client, cache=KeptValues()), GroupsQuery()).rows
+    assert (row.lag, row.unknown_partitions) == expected
+
+
 def test_a_view_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """All questions of a view share its seconds; the last one gets what the others have left."""
     clock = [100.0]

@@ -108,6 +108,8 @@ def test_a_topic_has_its_configuration(browser: Browser, topic: str) -> None:
     assert changed["default"] == "1073741824"
     assert rows["cleanup.policy"]["is_default"]
     assert rows["cleanup.policy"]["documentation"]
+    assert rows["retention.ms"]["value"] == "-1"
+    assert rows["retention.ms"]["default"] == "604800000", "brokers have it in hours"
 
 
 def test_a_group_has_its_lag_members_and_trend(browser: Browser, node: RunningNode, topic: str) -> None:

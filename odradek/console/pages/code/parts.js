@@ -56,7 +56,13 @@ export function errorBox(error, again) {
     `div.failure.${severity}`,
     { "data-key": "failure", role: "alert" },
     sign(severity),
-    h("div", {}, h("p.empty-title", {}, title ?? "That did not work"), h("p", {}, told(error.message))),
+    h(
+      "div",
+      {},
+      h("p.empty-title", {}, title ?? "That did not work"),
+      h("p", {}, told(error.message)),
+      error.code === "CLUSTER_AUTHORIZATION_FAILED" ? h("p.muted", {}, "Most of what is asked of the whole cluster needs the right DESCRIBE on it: ", h("code", {}, "odradek acl add --user NAME --operation describe --cluster")) : null,
+    ),
     again ? button("Ask again", again) : null,
   );
 }

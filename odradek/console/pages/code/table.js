@@ -8,7 +8,7 @@ import { addressWith } from "./router.js";
 export const ROWS = 100;
 
 /**
- * Return a table. A column is {key, label, cell(row), number, sort(row), server, title, wide, head}. `sort` and `server` make
+ * Return a table. A column is {key, label, cell(row), number, sort(row), server, title, wide, sentence, head}. `sort` and `server` make
  * its heading a link that sorts.
  *
  * Without `paged`, all rows are here: they are sorted and paged here. With `paged`, a page {total, page, pages} of the
@@ -60,7 +60,7 @@ function heading(column, order, isWhole) {
 }
 
 function classOf(column) {
-  return [column.number ? "number" : "", column.wide ? "wide" : ""].filter(Boolean).join(" ");
+  return [column.number ? "number" : "", column.wide ? "wide" : "", column.sentence ? "sentence" : ""].filter(Boolean).join(" ");
 }
 
 function line(row, { columns, keyOf, rowClass, detail }) {

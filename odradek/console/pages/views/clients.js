@@ -29,7 +29,7 @@ function list(page, data) {
     sorted: "client_id",
     keyOf,
     detail: (row) => (page.get("open") === keyOf(row) && row.figures.length ? figures(row) : null),
-    empty: page.get("search") ? emptyBox("No client is like that") : emptyBox("No client is known", "Members of groups appear here, and clients that push their metrics: ", h("code", {}, "odradek config set client-metrics all interval.ms=5000 metrics=*")),
+    empty: page.get("search") ? emptyBox("No client is like that") : emptyBox("No client is known", "Members of groups appear here, and clients that push their metrics: ", h("code", {}, "odradek config set client-metrics all interval.ms=5000 'metrics=*'")),
     columns: [
       { key: "client_id", label: "Client id", head: true, wide: true, sort: (row) => row.client_id, cell: (row) => (row.client_id ? shown(row.client_id) : h("span.null", {}, "none")) },
       { key: "library", label: "Library", sort: (row) => row.library, cell: library },

@@ -96,7 +96,8 @@ function judgement(data) {
 }
 
 function trouble(each) {
-  const section = RUNBOOKS[each.kind];
+  // What nobody saw has many reasons. Where the remedy is known, no section is.
+  const section = each.kind === "not-seen" && each.what_to_do ? null : RUNBOOKS[each.kind];
   return h(
     "li.trouble",
     { class: each.severity },
@@ -121,7 +122,7 @@ function figures(data) {
   const bad = (value, tone) => (value > 0 ? tone : "");
   return tiles(
     tile("brokers up", `${count(data.brokers_alive)} / ${count(data.brokers)}`, { tone: data.brokers_alive < data.brokers ? "critical" : "", href: "/brokers" }),
-    tile("topics", count(data.topics), { href: "/topics" }),
+    tile("topics", count(data.topics), { href: "/topics?internal=1" }),
     tile("partitions", count(data.partitions)),
     tile("no leader", count(data.offline), { tone: bad(data.offline, "critical"), href: data.offline ? "/topics?state=offline" : null }),
     tile("under-replicated", count(data.under_replicated), { tone: bad(data.under_replicated, "warning"), href: data.under_replicated ? "/topics?state=under_replicated" : null }),

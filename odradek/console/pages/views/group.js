@@ -6,7 +6,7 @@ import { h, plain, shown } from "../code/dom.js";
 import { absent, count, rate, short } from "../code/format.js";
 import { badge, emptyBox, link, pageHead, panel, panelWith, tile, tiles, topicLink } from "../code/parts.js";
 import { table } from "../code/table.js";
-import { behindOf, groupState, groupType, trendOf, unknownLag, zeroIn } from "./groups.js";
+import { behindOf, groupState, groupType, trendOf, unknownLag, whyUnknown, zeroIn } from "./groups.js";
 
 export const title = (page) => plain(page.parts[0], 80);
 
@@ -43,7 +43,7 @@ function body(page, group) {
   return [
     tiles(
       tile("members", count(group.member_count)),
-      tile("lag", group.unknown_partitions ? unknownLag(group) : short(lag), { note: "records" }),
+      tile("lag", group.unknown_partitions ? unknownLag(group) : short(lag), { note: group.unknown_partitions ? whyUnknown(group) : "records" }),
       tile("behind", behindOf(group), { note: "oldest unread record" }),
       tile("read", rate(trend?.read_per_second), { note: trend ? `written ${rate(trend.written_per_second)}` : null }),
       tile("trend", trendOf(whole)),

@@ -87,8 +87,11 @@ export function lagCell(row) {
   return absent(row.lag) ? "\u2013" : counted(row.lag, "record");
 }
 
-/** Return the words for a lag of which partitions are not known. */
-export const unknownLag = (row) => h("span.warning", { title: `${counted(row.unknown_partitions, "partition")} without an answer` }, "unknown");
+/** Return the word for a lag of which partitions are not known. */
+export const unknownLag = (row) => h("span.warning", { title: plain(whyUnknown(row)) }, "unknown");
+
+/** Return of how many partitions a lag is not known, and why. */
+export const whyUnknown = (row) => `${counted(row.unknown_partitions, "partition")} without a committed offset, or without an answer`;
 
 /** Return how far a group is behind in time. */
 export function behindOf(row) {

@@ -55,7 +55,7 @@ function list(page, data) {
       columns: [
         { key: "time", label: "When", head: true, cell: (row) => ago(row.time_ms) },
         { key: "kind", label: "Kind", cell: (row) => badge(row.kind) },
-        { key: "what", label: "What", wide: true, cell: whatCell },
+        { key: "what", label: "What", wide: true, sentence: true, cell: whatCell },
         { key: "who", label: "Who", cell: (row) => (row.who ? shown(row.who) : h("span.muted", {}, "\u2013")) },
         { key: "difference", label: "Before and after", wide: true, cell: difference },
         { key: "offset", label: "Offset", number: true, cell: (row) => count(row.offset) },
@@ -67,7 +67,9 @@ function list(page, data) {
 }
 
 function whatCell(row) {
-  const many = row.subject_count > 1 ? h("span.small-note", {}, shown(row.subjects.slice(0, 6).join(", ")), row.subject_count > 6 ? ` and ${count(row.subject_count - 6)} more` : null) : null;
+  // A sentence about a few names them already.
+  const isNamed = row.subject_count === row.subjects.length && row.subjects.every((each) => row.what.includes(each));
+  const many = row.subject_count > 1 && !isNamed ? h("span.small-note", {}, shown(row.subjects.slice(0, 6).join(", ")), row.subject_count > 6 ? ` and ${count(row.subject_count - 6)} more` : null) : null;
   return [shown(sentence(row.what)), many];
 }
 

@@ -5,7 +5,7 @@
 
 import { address, get, stream, troubleOf } from "../code/api.js";
 import { h, icon, redraw, say, shown } from "../code/dom.js";
-import { absent, bytes, clock, count, counted, sentence, short, timeOfDay } from "../code/format.js";
+import { absent, bytes, clock, count, counted, sentence, timeOfDay } from "../code/format.js";
 import { badge, button, choice, emptyBox, errorBox, field, link, meter, notice, pageHead, topicLink } from "../code/parts.js";
 import { recordDetail, recordKey } from "./record.js";
 
@@ -205,15 +205,17 @@ class MessagesView {
     const { progress, end } = scan;
     const failed = (end ?? progress)?.failed ?? [];
     const size = progress && !absent(progress.scanned_bytes) ? ` (${bytes(progress.scanned_bytes)})` : "";
-    const of = progress?.total && !scan.isTail ? ` of ${short(progress.total)}` : "";
-    const scanned = progress ? `, ${count(progress.scanned)}${of} scanned${size}` : "";
+    const of = progress?.total && !scan.isTail ? ` of ${count(progress.total)}` : "";
+    // Of a tail, records arrive before the progress that counts them.
+    const seen = progress ? Math.max(progress.scanned, scan.isTail ? scan.arrived : 0) : 0;
+    const scanned = progress ? `, ${count(seen)}${of} scanned${size}` : "";
     return h(
       "div.scan",
       { "data-key": "scan" },
       scan.isRunning && scan.isTail ? [h("span.follow-dot", { "aria-hidden": "true" }), "Following: new records come first"] : null,
       scan.isRunning && !scan.isTail ? [h("span.spinner", { "aria-hidden": "true" }), "Reading\u2026"] : null,
       scan.isRunning && !scan.isTail && progress?.total ? meter(progress.scanned / progress.total, "", `${Math.round((100 * progress.scanned) / progress.total)} % scanned`) : null,
-      h("span", {}, `${counted(this.records.length, "record")} found${scanned}`),
+      scan.error && !this.records.length ? null : h("span", {}, `${counted(this.records.length, "record")} found${scanned}`),
       end ? h("span", {}, reasonOf(end.reason)) : null,
       failed.length ? h("span.warning", {}, failed.slice(0, 3).map((each) => shown(sentence(`partition ${each.partition}: ${each.sentence}`)))) : null,
       end?.next && !scan.isRunning ? this.onwards(end.next) : null,

@@ -16,7 +16,7 @@ export function start(page) {
     load: (signal) => get("/api/topics", { ...only(page, ["search", "state", "sort", "page"]), internal: page.get("internal") === "1" ? "1" : "0" }, { signal }),
     render: (data) => list(page, data),
     frame: (body, data) => [
-      pageHead("Topics", { beside: data ? counted(data.total, "topic") : [] }),
+      pageHead("Topics", { beside: data ? `${counted(data.total, "topic")}${page.get("internal") === "1" ? "" : ", without internal ones"}` : [] }),
       h("div.bar", { "data-key": "bar" }, searchField(page, "Search topics by name"), stateChoice(page), internalSwitch(page)),
       body,
     ],

@@ -5,7 +5,7 @@ import { absent } from "../../code/format.js";
 import { badge, choice, emptyBox, searchField } from "../../code/parts.js";
 import { matching, table } from "../../code/table.js";
 
-const SOURCES = { topic_config: "this topic", broker_config: "one broker", default_broker_config: "all brokers", static_broker_config: "the broker's file", default_config: "default" };
+const SOURCES = { topic_config: "this topic", dynamic_broker_config: "one broker", dynamic_default_broker_config: "all brokers", static_broker_config: "the broker's file", default_config: "default" };
 
 export function configurationTab(page, configs) {
   const differing = configs.filter((each) => !each.is_default);
@@ -26,7 +26,7 @@ export function configurationTab(page, configs) {
       columns: [
         { key: "name", label: "Key", head: true, sort: (row) => row.name, wide: true, cell: (row) => [h("code", {}, shown(row.name)), row.documentation ? h("span.small-note.documentation", {}, shown(row.documentation)) : null] },
         { key: "value", label: "Value", sort: (row) => row.value, cell: valueCell },
-        { key: "default", label: "Default", cell: (row) => h("code", {}, text(row.default)) },
+        { key: "default", label: "Default", cell: (row) => written(row, row.default) },
         { key: "source", label: "From", sort: (row) => row.source, cell: (row) => badge(SOURCES[row.source] ?? row.source.replaceAll("_", " "), row.is_default ? "plain" : "info") },
       ],
     }),
@@ -37,14 +37,18 @@ const text = (value) => (absent(value) ? "\u2013" : value === "" ? "(empty)" : s
 
 function valueCell(row) {
   if (row.is_secret) return h("span.null", {}, "secret");
-  const told = human(row);
-  return [h("code", { class: row.is_default ? "" : "after" }, text(row.value)), told ? h("span.small-note", {}, told) : null];
+  return written(row, row.value, row.is_default ? "" : "after");
+}
+
+function written({ name }, value, class_ = "") {
+  const told = human(name, value);
+  return [h("code", { class: class_ }, text(value)), told ? h("span.small-note", {}, told) : null];
 }
 
 const SIZES = [[1024 ** 3, "GiB"], [1024 ** 2, "MiB"], [1024, "KiB"]];
 const TIMES = [[86_400_000, "day"], [3_600_000, "hour"], [60_000, "minute"], [1000, "second"]];
 
-function human({ name, value }) {
+function human(name, value) {
   if (!/^\d{4,}$/.test(value ?? "")) return null;
   const number = Number(value);
   if (number >= 2 ** 53) return "no limit";
