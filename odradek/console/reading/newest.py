@@ -54,9 +54,11 @@ class _Ending:
     """The time of the oldest finding that was seen."""
     is_cut: bool = False
     """True once older findings had to give way, so that none before them may be added."""
+    is_closed: bool = False
+    """True once findings behind the window that is read had to give way. Its other findings would leave a gap."""
 
     def add(self, item: Found) -> None:
-        """Add the next finding of the window that is read."""
+        """Add the next finding of the window that is read. The ending must not be closed."""
         self.read.append(item)
         self.oldest_ms = _older(self.oldest_ms, item)
 
@@ -75,6 +77,7 @@ class _Ending:
     def keep(self, count: int) -> None:
         """Keep the last findings only."""
         for _ in range(len(self.read) + len(self.behind) - count):
+            self.is_closed = self.is_closed or not self.read
             (self.read or self.behind).popleft()
             self.is_cut = True
 
@@ -151,7 +154,7 @@ class NewestSearch:
             window.high = ends[index]
         if self.failures:
             self.reason = "failed"
-        elif self._is_enough:
+        elif self._is_enough or (self.reason == "end" and any(map(self._has_older, self._windows))):
             self.reason = "limit"
         found = [each for ending in self._endings.values() for each in ending.behind]
         yield from sorted(found, key=lambda each: (each.time_ms, each.partition, each.offset), reverse=True)
@@ -163,6 +166,8 @@ class NewestSearch:
             self.progress.scanned_bytes = scanned_bytes + scan.progress.scanned_bytes
             if isinstance(item, Tick):
                 yield item
+                continue
+            if self._endings[item.partition].is_closed:
                 continue
             self._endings[item.partition].add(item)
             self._held += 1
@@ -202,6 +207,12 @@ class NewestSearch:
     def _is_enough(self) -> bool:
         """True if older findings than those that are held may be left out."""
         return self._held >= self._count or self._is_full
+
+    def _has_older(self, index: int) -> bool:
+        """True if a partition was not read to its start, or if findings of it gave way. Fewer than are wanted may be left
+        even so, because a page has no gap.
+        """
+        return self._endings[index].is_cut or self._windows[index].low > self._starts[index]
 
     def _may_have_more(self, index: int, window: _Window) -> bool:
         """True if records before the window may belong to the newest."""

@@ -75,6 +75,23 @@ def test_pages_have_each_record_once(passed: int, size: int, times: dict[int, li
     assert sorted(found) == sorted(wanted)
 
 
+@pytest.mark.parametrize(
+    ("times", "count", "size"),
+    [
+        ({0: [1, 0, 0], 1: [1, 0, 0, 0]}, 2, HELD_BYTES_MAX + 1),
+        ({1: [0] * 7, 0: [*[0] * 12, 1, 0, 0, 0]}, 3, 0),
+    ],
+)
+def test_a_finding_that_gave_way_is_not_jumped_over(
+    times: dict[int, list[int]], count: int, size: int
+) -> None:
+    """A newer finding gives way while older ones of its partition are read: these wait for the next page, too."""
+    found = [place for each in all_pages(times, count, 3, size) for place in each]
+    assert sorted(found) == sorted(
+        (index, at) for index, each in times.items() for at in range(0, len(each), 3)
+    )
+
+
 def test_times_in_order_give_the_newest_of_all() -> None:
     """If times grow with offsets, a page has the newest records of all partitions."""
     times = {0: list(range(0, 300, 3)), 1: list(range(1, 150, 3)), 2: list(range(2, 30, 3))}
