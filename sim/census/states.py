@@ -198,6 +198,7 @@ STATES: Mapping[str, str] = {
     "consumer_groups.unreadable_pattern_skipped": "The log has a pattern that RE2 cannot read.",
     "consumer_groups.group_upgraded": "A member of the consumer protocol joins a classic group with members.",
     "consumer_groups.upgrade_refused": "A member of the consumer protocol joins a classic group that may not be upgraded.",
+    "consumer_groups.upgrade_waits_for_a_topic": "A member of the consumer protocol joins a classic group whose leader knows a newer topic than the coordinator.",
     "consumer_groups.group_downgraded": "The last member of the consumer protocol leaves a group with classic members.",
     "consumer_groups.other_protocol_refused": "A member of the consumer protocol sends a request of the classic one.",
     "consumer_groups.topics_hashed_in_worker": "A heartbeat needs the hashes of large topics.",

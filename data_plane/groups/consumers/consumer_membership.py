@@ -263,8 +263,8 @@ class ConsumerMembership:
         change.classic = classic
         change.add([group_metadata_tombstone(group_id)])
         if classic.phase is not GroupPhase.EMPTY:
+            upgraded, members = upgrade(classic, self._settings, self.image, turn.wall_ms)
             reached("consumer_groups.group_upgraded")
-            upgraded, members = upgrade(classic, self._settings, self.image)
             topics = sorted({name for each in members for name in each.profile.topics})
             topics_hash = self.hashes.of_group(topics, self.image)
             change.add(upgraded_records(upgraded, members, topics_hash))

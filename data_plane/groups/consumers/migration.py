@@ -39,6 +39,10 @@ from odradek.wire.messages.data_records import (
 __all__ = ["downgraded", "encoded_assignment", "may_downgrade", "owned_by_id", "subscription_in", "upgraded"]
 
 _UPGRADE, _DOWNGRADE, _BOTH = "upgrade", "downgrade", "bidirectional"
+IMAGE_LAG_MS_MAX = 10_000
+"""For this time after a generation of a classic group, a topic that the group's leader knows may be missing in the
+coordinator's image. After it, the topic has been deleted.
+"""
 
 
 def subscription_in(metadata: bytes) -> ConsumerProtocolSubscription:
@@ -81,14 +85,19 @@ def owned_by_id(subscription: ConsumerProtocolSubscription, image: MetadataImage
 
 
 def upgraded(
-    classic: ClassicGroup, settings: GroupSettings, image: MetadataImage
+    classic: ClassicGroup, settings: GroupSettings, image: MetadataImage, wall_ms: int
 ) -> tuple[ConsumerGroup, Sequence[Member]]:
     """Convert a classic group with members. Returns the new consumer group, still without members, and the
     members to add to it.
 
+    A consumer group names topics by their ids. So partitions of a topic that the image does not know are left
+    out, as in Kafka. But the topic may be newer than the image, if the group's last generation is young. Then
+    the group would give partitions that one member uses to another one, so the upgrade has to wait.
+
     Raises:
         KafkaError: GROUP_ID_NOT_FOUND if the policy forbids the conversion or a member cannot take part
-            in it; UNKNOWN_SERVER_ERROR if two members have the same partition
+            in it; UNKNOWN_SERVER_ERROR if two members have the same partition; COORDINATOR_LOAD_IN_PROGRESS,
+            which clients retry, if a topic may be unknown only because it is new
     """
     group_id = classic.group_id
     if settings.migration_policy.lower() not in (_UPGRADE, _BOTH):
@@ -100,8 +109,20 @@ def upgraded(
     protocol = classic.protocol or classic.select_protocol()
     taken: set[Owned] = set()
     members = [_upgraded_member(each, protocol, classic, taken, image) for each in classic.members.values()]
+    if 0 <= wall_ms - classic.state_timestamp_ms < IMAGE_LAG_MS_MAX:
+        _must_know_all_topics(classic, image)
     generation = classic.generation
     return ConsumerGroup(group_id, generation, 0, generation, 0), members
+
+
+def _must_know_all_topics(classic: ClassicGroup, image: MetadataImage) -> None:
+    for member in classic.members.values():
+        given = _given_in(member.assignment)
+        for each in given.assigned_partitions:
+            if each.topic not in image.topics:
+                reached("consumer_groups.upgrade_waits_for_a_topic")
+                text = f"The coordinator does not know all topics of group {classic.group_id} yet."
+                raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
 
 
 def _not_upgraded(group_id: str, reason: str) -> KafkaError:
@@ -149,14 +170,18 @@ def _upgraded_member(
     )
 
 
-def _assigned_in(assignment: bytes, classic: ClassicGroup, image: MetadataImage) -> Epochs:
-    """Decode the partitions in an assignment of the group's leader.
+def _given_in(assignment: bytes) -> ConsumerProtocolAssignment:
+    """Decode an assignment of the group's leader. A member that has just joined has none. Raises `ProtocolError`."""
+    if not assignment:
+        return ConsumerProtocolAssignment()
+    return decode_bounded(ConsumerProtocolAssignment, _version_of(assignment), assignment, 2)
 
-    Empty for a member that has just joined.
-    """
+
+def _assigned_in(assignment: bytes, classic: ClassicGroup, image: MetadataImage) -> Epochs:
+    """Return the partitions in an assignment of the group's leader, by the id of the topic. Raises `ProtocolError`."""
     if not assignment:
         return {}
-    given = decode_bounded(ConsumerProtocolAssignment, _version_of(assignment), assignment, 2)
+    given = _given_in(assignment)
     if given.user_data:
         raise _not_upgraded(
             classic.group_id,

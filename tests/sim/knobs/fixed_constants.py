@@ -123,6 +123,7 @@ NAMED: Mapping[str, str] = {
         data_plane.coordination.decision_log DECOMPRESSED_BYTES_MAX
         data_plane.disks.disk_watch ROOM_BYTES ROOM_SHARE
         data_plane.groups.consumers.assignors BALANCING_ROUNDS_MAX
+        data_plane.groups.consumers.migration IMAGE_LAG_MS_MAX
         data_plane.handlers.grouping.consumer_groups TOPIC_NAMES_MAX
         serving.patterns READING_MICROSECONDS_MAX AUTOMATON_BYTES_MAX _REPEATS_MAX
         data_plane.handlers.fetching.offsets TIME_QUERIES_WAITING_MAX WALK_BYTES_MAX
