@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+
+import pytest
 
 from odradek.cli.health.picture import Partitions, Picture
 from odradek.client.admin import BrokerLogDirs, ClusterDescription, LogDirDescription, LogDirReplica
@@ -67,10 +70,18 @@ class Given:
         return self.samples
 
 
+@pytest.fixture(autouse=True)
+def no_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the question which releases the brokers know."""
+    monkeypatch.setattr("odradek.console.views.cluster.releases", lambda *_: ({}, None))
+
+
 def session_with(before: Sample | None, now: Sample) -> Session:
     """Make a session that has these samples. Nobody connects."""
     session = Session({"bootstrap.servers": "127.0.0.1:1"})
     session.samples = Given(before, now)  # type: ignore[assignment]
+    recent = SimpleNamespace(get=lambda look, wait_seconds: None)
+    session.history = SimpleNamespace(recent=recent)  # type: ignore[assignment]
     return session
 
 

@@ -575,5 +575,5 @@ def test_what_dev_writes_is_for_its_owner_alone(tmp_path: Path) -> None:
     old.chmod(0o644)
     DevSecurity(tmp_path).make("127.0.0.1:9092")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) == 9
+    assert len(files) == 10
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}

@@ -129,8 +129,8 @@ DELETING = {"deletion answered": ("churn",), "earliest": ("trim",), "follower's 
 def test_a_planted_bug_is_told_by_its_check(name: str) -> None:
     """A quiet run with one planted bug ends with the complaint of the responsible check."""
     function, old, new, complaint = PLANTED[name]
-    # In the run of seed 2, everything is synced when a node stops.
-    seed = 1 if name == "clean marker" else 2
+    # In some runs everything is synced when a node stops; in that of seed 3, a log is not.
+    seed = 3 if name == "clean marker" else 2
     options = RunOptions.draw(seed, "calm", nodes=3, controllers=0, seconds=SECONDS)
     segment_bytes = 2000 if name == "recovery point" else 0
     settings = {**SETTINGS, **QUICK_UPKEEP}
