@@ -57,7 +57,7 @@ class Partitions(NamedTuple):
 
     @property
     def under_replicated(self) -> set[str]:
-        """The partitions that lack replicas in sync, others than those that a move is adding."""
+        """The partitions that lack replicas in sync. Replicas that a move is adding do not count."""
         return {*self.behind, *self.under_min_isr} - set(self.arriving)
 
 

@@ -43,7 +43,7 @@ class PageFile:
 
     @property
     def zipped_tag(self) -> str:
-        """The tag of the bytes in gzip, which are others."""
+        """The tag of the bytes in gzip. It differs from the tag of the plain bytes."""
         return f'{self.tag[:-1]}-gzip"'
 
 

@@ -47,7 +47,8 @@ class TopicFacts:
     under_min_isr: frozenset[str] = frozenset()
     """The topics with a partition below `min.insync.replicas`."""
     under_replicated: frozenset[str] | None = None
-    """The partitions that lack replicas in sync, others than those that a move is adding; None if they are not known."""
+    """The partitions that lack replicas in sync. Replicas that a move is adding do not count.
+    None if they are unknown."""
 
     def is_under_replicated(self, topic: str, partition: Partition) -> bool:
         """True if the partition lacks replicas in sync, as the cluster's page counts it."""

@@ -27,6 +27,7 @@ from odradek.console.decoding.registry import (
 )
 from odradek.console.decoding.steps import Steps
 from tests.console.decoding.schema_registry import SchemaRegistry
+from tests.console.http.served import Lines
 
 PLAIN = Decoders(DecodingSettings())
 PROTO = """
@@ -192,19 +193,6 @@ def test_imports_that_are_files_and_directories(registry: SchemaRegistry, names:
     assert "cannot be compiled" in (found.error or "")
 
 
-class Lines:
-    """A log that keeps the names of events."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def info(self, event: str, /, **fields: object) -> None:
-        """Keep an event."""
-        self.events.append(event)
-
-    warning = error = exception = info
-
-
 def test_a_bug_of_a_decoder_ends_no_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Any exception of a decoder becomes plain bytes with a sentence; the first one is logged."""
     (tmp_path / "n.avsc").write_text('"null"')
@@ -362,7 +350,9 @@ def test_a_look_up_that_hangs_delays_no_known_schema(registry: SchemaRegistry) -
             target=decoders.decode, args=("any", "value", framed(41, b"x")), daemon=True
         )
         hanging.start()
+        deadline = time.monotonic() + 30.0
         while registry.requests == before:
+            assert time.monotonic() < deadline, "nobody has asked the registry"
             time.sleep(0.01)
         assert decoders.decode("any", "value", framed(40, b"\x02b")).text == '"b"'
         assert hanging.is_alive()
