@@ -39,10 +39,17 @@ def test_files_are_read_as_they_were_written(
         struct.pack(">ii", offset, position) for offset, position in zip(offsets, positions, strict=False)
     )
     assert time_data == b"".join(struct.pack(">qi", timestamp, at // 2) for at, timestamp in enumerate(times))
-    for padding in (0, 1, 50):
+    for padding in (0, 1 if data and time_data else 2, 50):
         again = SegmentIndex.from_bytes(data + bytes(8 * padding), time_data + bytes(12 * padding), LOG_BYTES)
         assert (again.offsets, again.positions) == (index.offsets, index.positions)
         assert (again.times, again.time_offsets) == (index.times, index.time_offsets)
+
+
+def test_the_first_timestamp_may_be_zero() -> None:
+    """A file of one entry has no padding, so its entry counts even if it is all zeros: timestamp 0, first offset."""
+    index = built([1, 2], [78, 156], [0])
+    again = SegmentIndex.from_bytes(index.offset_bytes(0, 2), index.time_bytes(0, 1), LOG_BYTES)
+    assert (list(again.times), list(again.time_offsets)) == ([0], [0])
 
 
 @given(ascending, st.integers(0, LOG_BYTES))

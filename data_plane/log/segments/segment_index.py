@@ -153,7 +153,10 @@ class SegmentIndex:
 
 
 def _without_padding(data: bytes, entry_bytes: int) -> bytes:
-    """Remove the zeros that Kafka has preallocated: whole entries of zeros at the end."""
-    if not data.endswith(bytes(entry_bytes)):
+    """Remove the zeros that Kafka has preallocated: whole entries of zeros at the end.
+
+    One entry of zeros alone is no padding. In a time index it says that the first record has timestamp 0.
+    """
+    if len(data) == entry_bytes or not data.endswith(bytes(entry_bytes)):
         return data
     return data[: -(-len(data.rstrip(b"\0")) // entry_bytes) * entry_bytes]
