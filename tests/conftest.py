@@ -19,7 +19,7 @@ from odradek.named_states import counting
 from testkit.odradek_server import use_nursery
 from tests.durations import Measuring
 from tests.kafka_jars import apache_kafka, kafka_jars
-from tests.last_words import LastWords, encodable
+from tests.last_words import LastWords, Sendable
 from tests.node_process import fresh_topic, node
 from tests.schedule import Scheduling, begin_with_the_longest, share_of
 
@@ -56,12 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Measuring(config), "odradek-durations")
         config.pluginmanager.register(LastWords(), "odradek-last-words")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_report_to_serializable(report: object) -> Generator[None, Any, Any]:
-    """Make each report's text sendable."""
-    return encodable((yield))
+    config.pluginmanager.register(Sendable(), "odradek-sendable")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,6 +6,8 @@ Otherwise such a run ends with an error of xdist, and names no failed test.
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -40,11 +42,27 @@ class LastWords:
         return "\n".join([*self._failed, "The run broke off. The first error inside pytest:", *lines])
 
 
-def encodable(value: Any) -> Any:
-    """Return a report's data with each lone surrogate written as an escape.
+class Sendable:
+    """A pytest plugin that makes the texts of reports and warnings sendable, so that they end no run.
 
-    A worker can send only text that UTF-8 can encode. A test that logs a hostile name would end the whole run.
+    Workers of xdist can send only text that UTF-8 can encode.
     """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(self) -> Generator[None, Any, Any]:
+        """Escape what a worker cannot send in a report."""
+        return encodable((yield))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage) -> None:
+        """Escape what a worker cannot send in a warning."""
+        text = str(warning_message.message)
+        if encodable(text) != text:
+            warning_message.message = pytest.PytestWarning(encodable(text))
+
+
+def encodable(value: Any) -> Any:
+    """Return a report's data with each lone surrogate written as an escape."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

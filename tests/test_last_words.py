@@ -8,22 +8,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFTEST = """
-import pytest
-from tests.last_words import LastWords, encodable
+from tests.last_words import LastWords, Sendable
 
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(LastWords())
-
-@pytest.hookimpl(wrapper=True)
-def pytest_report_to_serializable(report):
-    return encodable((yield))
+    config.pluginmanager.register(Sendable())
 """
 TESTS = """
-import logging, pytest
+import logging, pytest, warnings
 
 def test_a_name():
     logging.getLogger("a").warning("a lone surrogate: \\udcff")
+    warnings.warn("another: \\udcfe")
 
 def test_that_fails():
     assert 1 == 2
@@ -65,7 +62,7 @@ def run(folder: Path, conftest: str) -> tuple[int, str]:
 
 
 def test_a_lone_surrogate_ends_no_run(tmp_path: Path) -> None:
-    """A test that logs a lone surrogate passes, and the tests after it still run."""
+    """A test that logs a lone surrogate, or warns of one, passes. The tests after it still run."""
     status, text = run(tmp_path, CONFTEST)
     assert status == 1
     assert "1 failed, 2 passed" in text
