@@ -118,6 +118,11 @@ class Member:
     def is_static(self) -> bool:
         return self.group_instance_id is not None
 
+    @property
+    def waits(self) -> bool:
+        """True if a JoinGroup or SyncGroup of the member waits for its answer."""
+        return self.join_reply is not None or self.sync_reply is not None
+
     def metadata_for(self, protocol: str) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 

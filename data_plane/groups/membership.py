@@ -20,6 +20,9 @@ Rules
   this exception.
 * A member that waits in a rebalance need not send heartbeats. Its session continues when its request is
   answered.
+* A session belongs to the member, not to the group's protocol. A group that changes its protocol keeps the
+  ends of all sessions. Otherwise a silent member would stay for as long as other members change the protocol
+  again and again. Apache Kafka starts the sessions anew.
 * Every check is in Kafka's order, since clients see which error comes first.
 """
 
@@ -142,19 +145,34 @@ class Membership:
             turn.answer(member.join_reply, join_refused(UNKNOWN_MEMBER, code, 0))
             turn.answer(member.sync_reply, sync_refused(code))
 
-    def hand_over(self, turn: Turn, group_id: str) -> None:
+    def hand_over(self, turn: Turn, group_id: str) -> Mapping[str, float]:
         """Remove a classic group that a consumer group has replaced.
 
-        Members whose requests wait are answered so that they join again.
+        Members whose requests wait are answered so that they join again. Returns the monotonic time in ms at
+        which the session of each member ends. A member that is answered gets a new session.
         """
-        if group_id in self.groups:
-            self._drop(turn, group_id, ErrorCode.REBALANCE_IN_PROGRESS)
+        group = self.groups.get(group_id)
+        if group is None:
+            return {}
+        ends_ms = {
+            each.member_id: turn.now_ms + each.session_timeout_ms if each.waits else each.deadline_ms
+            for each in group.members.values()
+        }
+        self._drop(turn, group_id, ErrorCode.REBALANCE_IN_PROGRESS)
+        return ends_ms
 
-    def take_over(self, turn: Turn, group: ClassicGroup, *, rebalances: bool) -> None:
-        """Add a stable group that was a consumer group until now. The caller writes the group's record."""
+    def take_over(
+        self, turn: Turn, group: ClassicGroup, ends_ms: Mapping[str, float], *, rebalances: bool
+    ) -> None:
+        """Add a stable group that was a consumer group until now. The caller writes the group's record.
+
+        `ends_ms` has the monotonic time at which the session of each member ends. It is infinity for a member
+        that joins in this turn, whose session starts now.
+        """
         self.groups[group.group_id] = group
         for member in group.members.values():
-            self._renew_session(turn, group, member)
+            latest_ms = turn.now_ms + member.session_timeout_ms
+            self._set_deadline(group, member, min(ends_ms[member.member_id], latest_ms))
         if rebalances:
             self._prepare_rebalance(turn, group)
 
@@ -636,10 +654,9 @@ class Membership:
             reached("groups.old_session_timer_passed")
             return
         member.timer_ms = float("inf")
-        waits = member.join_reply is not None or member.sync_reply is not None
         if member.deadline_ms > turn.now_ms:
             self._set_deadline(group, member, member.deadline_ms)
-        elif waits and not member.is_new:
+        elif member.waits and not member.is_new:
             self._set_deadline(group, member, turn.now_ms + member.session_timeout_ms)
         else:
             self._forget(turn, group, member.member_id)

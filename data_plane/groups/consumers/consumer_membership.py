@@ -271,15 +271,14 @@ class ConsumerMembership:
         return change
 
     def _take_over_classic(self, turn: Turn, change: GroupChange) -> None:
-        """Start the sessions of the members that came with an upgraded classic group, and remove the classic
-        group.
+        """Continue the sessions of the members that came with an upgraded classic group, and remove the
+        classic group.
         """
         group_id = change.group.group_id
-        self._classic.hand_over(turn, group_id)
+        ends_ms = self._classic.hand_over(turn, group_id)
         for member_id in sorted(change.group.members):
-            classic = change.group.members[member_id].profile.classic
-            if classic is not None:
-                self.timers.renew_session(turn, group_id, member_id, classic.session_timeout_ms)
+            if change.group.members[member_id].profile.classic is not None:
+                self.timers.resume_session(group_id, member_id, ends_ms[member_id])
 
     def check_room(self, group: ConsumerGroup, member_id: str) -> None:
         """Raise GROUP_MAX_SIZE_REACHED if the group is full and this member is new."""
@@ -551,11 +550,12 @@ class ConsumerMembership:
         reached("consumer_groups.group_downgraded")
         classic = downgrade(group, self.image, turn.wall_ms)
         turn.records += [*group_tombstones(group), group_metadata_record(group.group_id, classic.stored())]
+        ends_ms = {each: self.timers.session_ends_ms(group.group_id, each) for each in group.members}
         for member_id in group.members:
             self.timers.forget(group.group_id, member_id)
         self._checked.discard(group.group_id)
         self._targets.cancel(group.group_id)
-        self._classic.take_over(turn, classic, rebalances=rebalances)
+        self._classic.take_over(turn, classic, ends_ms, rebalances=rebalances)
 
     def joined_as_classic(self, turn: Turn, group_id: str, member: Member) -> None:
         """Start the session of a member that has joined by the classic protocol, and the time limit for its

@@ -54,6 +54,17 @@ class MemberTimers:
         timers = self._of(group_id, member_id)
         self._end_session_at(group_id, member_id, timers, turn.now_ms + timeout_ms)
 
+    def session_ends_ms(self, group_id: str, member_id: str) -> float:
+        """Return the monotonic time in ms at which the member's session ends; infinity if it has not begun."""
+        timers = self._members.get((group_id, member_id))
+        return NEVER if timers is None else timers.session_ends_ms
+
+    def resume_session(self, group_id: str, member_id: str, ends_ms: float) -> None:
+        """Continue a session that began while the group was a classic group. It ends at the monotonic time
+        `ends_ms`.
+        """
+        self._end_session_at(group_id, member_id, self._of(group_id, member_id), ends_ms)
+
     def watch_revocation(
         self, turn: Turn, group_id: str, member_id: str, epoch: int, timeout_ms: int
     ) -> None:

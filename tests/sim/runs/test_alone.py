@@ -42,8 +42,11 @@ MOVED_SEEDS = (*range(8), 3440049)
 a voter."""
 GROUPS_SEEDS = (*range(30), 2167035, 2172304)
 """In the last two seeds, a coordinator that does not know yet that it was deposed answers an OffsetFetch."""
-CONSUMERS_SEEDS = (*range(40), 148)
-"""In the last seed, a classic group without any generation is upgraded."""
+CONSUMERS_SEEDS = (*range(40), 148, 41600574)
+"""In 148, a classic group without any generation is upgraded.
+
+In the last seed, a group changes its protocol twice while a member is silent.
+"""
 HALF_DECISION_SEED = 24000947
 """With the knobs of this seed, a decision is written in batches of one record, and a replica lacks the last one."""
 TRANSACTIONS_SEEDS = (*range(30), 133, 6592952)
