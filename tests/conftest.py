@@ -19,6 +19,7 @@ from odradek.named_states import counting
 from testkit.odradek_server import use_nursery
 from tests.durations import Measuring
 from tests.kafka_jars import apache_kafka, kafka_jars
+from tests.last_words import LastWords, Sendable
 from tests.node_process import fresh_topic, node
 from tests.schedule import Scheduling, begin_with_the_longest, share_of
 
@@ -51,9 +52,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure how long each scope takes, in the process that sees all tests."""
+    """Measure each scope, and report a run that breaks off, in the process that sees all tests."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Measuring(config), "odradek-durations")
+        config.pluginmanager.register(LastWords(), "odradek-last-words")
+    config.pluginmanager.register(Sendable(), "odradek-sendable")
 
 
 @pytest.hookimpl(wrapper=True)

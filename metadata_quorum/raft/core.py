@@ -213,9 +213,7 @@ class RaftCore(CoreState):
         """
         self._at(now)
         if isinstance(self.role, Leader):
-            progress = self.role.progress.get(replica)
-            if progress is not None:
-                progress.last_fetch = self.now
+            replication.note_life(self, self.role, replica)
 
     def snapshot_failed(self, now: float) -> None:
         """Called when the snapshot could not be loaded. After a pause, this replica fetches again."""

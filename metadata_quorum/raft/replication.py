@@ -15,6 +15,7 @@ from odradek.metadata_quorum.raft.log_state import LogState
 from odradek.metadata_quorum.raft.messages import Fetch, FetchAnswer
 from odradek.metadata_quorum.raft.recoveries import parted
 from odradek.metadata_quorum.raft.roles import Follower, Leader, Progress, Unattached
+from odradek.metadata_quorum.raft.voters import ReplicaKey
 from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode
 
@@ -51,6 +52,7 @@ def on_fetch(core: CoreState, request_id: int, request: Fetch) -> None:
             core.emit(Answer(each, FetchAnswer(core.epoch, core.leader_id, core.high_watermark)))
     mismatch = _mismatch(core, request)
     if mismatch is not None:
+        note_life(core, role, request.replica)
         core.emit(Answer(request_id, mismatch))
         return
     progress = _note_promise(core, role, request)
@@ -99,16 +101,25 @@ def _first_epoch(log: LogState, snapshot: OffsetAndEpoch) -> int:
     return log.epochs[0][0] if log.epochs and log.epochs[0][1] < snapshot.offset else snapshot.epoch
 
 
+def note_life(core: CoreState, role: Leader, replica: ReplicaKey) -> None:
+    """Record that a replica is alive, although its log does not match this leader's log yet.
+
+    A voter that loads a snapshot sends nothing else. A leader that did not count it would resign, and the voter would
+    have to load the next leader's snapshot from the beginning (thesis 6.2).
+    """
+    if replica in role.progress or core.voters.has(replica):
+        progress = _progress_of(core, role, replica)
+        progress.last_fetch = core.now
+        # It has not caught up with the log as it is now.
+        progress.end_offset_at_last_fetch = -1
+
+
 def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
     """Record a replica's promise: its Fetch from `offset` means that all earlier records are on its disk.
 
     Returns its progress.
     """
-    progress = role.progress.get(request.replica)
-    if progress is None:
-        if len(role.progress) >= REPLICAS_MAX:
-            _forget_one(core, role)
-        progress = role.progress[request.replica] = Progress(request.replica)
+    progress = _progress_of(core, role, request.replica)
     if request.offset >= core.log.end_offset:
         progress.last_caught_up = core.now
     elif request.offset >= progress.end_offset_at_last_fetch >= 0:
@@ -119,6 +130,16 @@ def _note_promise(core: CoreState, role: Leader, request: Fetch) -> Progress:
     if request.high_watermark is not None:
         progress.high_watermark_sent = request.high_watermark
     count_promises(core)
+    return progress
+
+
+def _progress_of(core: CoreState, role: Leader, replica: ReplicaKey) -> Progress:
+    """Return a replica's progress. A new replica begins without any."""
+    progress = role.progress.get(replica)
+    if progress is None:
+        if len(role.progress) >= REPLICAS_MAX:
+            _forget_one(core, role)
+        progress = role.progress[replica] = Progress(replica)
     return progress
 
 

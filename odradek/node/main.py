@@ -155,7 +155,7 @@ async def _serve(
     collections = Collections()
     collections.begin_start()
 
-    door = open_console(config, log)
+    door = await open_console(config, log)
 
     def on_started(facts: Mapping[str, Any]) -> None:
         collections.begin_service()

@@ -7,9 +7,11 @@ loop for some milliseconds (`Share.on_loop`), or in a worker thread for any time
 piece at a time. Two rules decide when the next one begins:
 
 * **Others first.** If a connection has had a turn since the last piece began, only connections run for `REST_FACTOR`
-  times as long as that piece took. So all long work of a node together takes a twelfth of the loop, however many
-  connections cause it. If the loop is otherwise idle, the next piece begins at once. The pause is never longer than
-  `REST_SECONDS_MAX`: if a piece took so long that its pause would be longer, the machine was probably paused.
+  times the processor time of that piece. So all long work of a node together takes a twelfth of the loop, however many
+  connections cause it. If the loop is otherwise idle, the next piece begins at once. Only processor time counts: a
+  worker that waits for its thread, or a machine that is paused, takes nothing from the loop. If such waits counted,
+  each would be followed by a pause eleven times as long. Meanwhile requests would queue up until their clients have
+  given up, and asked again. The pause is never longer than `REST_SECONDS_MAX`.
 * **The smallest share next.** A `Share` belongs to one request and counts the time of its pieces. Of the waiting
   shares, the smallest is next (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM 1996). So a request of two
   pieces does not wait for all the pieces of another.
@@ -26,9 +28,11 @@ from odradek.named_states import reached
 T = TypeVar("T")
 
 REST_SECONDS_MAX = 5.0
-"""The longest pause in seconds after one piece. Pieces of up to 0.4 s get their full pause."""
+"""The longest pause in seconds after one piece. Pieces of up to 0.4 s of processor time get their full pause."""
 REST_FACTOR = 11
-"""The ratio of pause to piece: connections keep eleven twelfths of the loop while there is long work."""
+"""The ratio of a pause to the processor time of its piece: connections keep eleven twelfths of the loop while there
+is long work.
+"""
 
 
 class _Clock(Protocol):
@@ -212,14 +216,15 @@ class LongWork:
         if self._of_node.turns != self._turns_before and clock.monotonic() < self._rest_until:
             await clock.sleep_until(self._rest_until)
 
-    def _end(self, share: Share, began: float, turns: int) -> None:
+    def _end(self, share: Share, began: float, turns: int, cpu_seconds: list[float]) -> None:
+        # `cpu_seconds` is empty if the piece was cancelled before it ran.
         ended = self.clock.monotonic()
         took = ended - began
         self.in_progress -= 1
         share.taken += took
         self.seconds += took
         self._turns_before = turns
-        self._rest_until = ended + min(REST_FACTOR * took, REST_SECONDS_MAX)
+        self._rest_until = ended + min(REST_FACTOR * sum(cpu_seconds), REST_SECONDS_MAX)
 
     def _leave(self) -> None:
         """End a turn, and wake the next request."""
@@ -252,11 +257,9 @@ class Share:
         began, turns = work.clock.monotonic(), work._of_node.turns
         took: list[float] = []
         try:
-            if self.payer is None:
-                return function(*args)
             return metered(work.meter, took, function, *args)
         finally:
-            work._end(self, began, turns)
+            work._end(self, began, turns, took)
             self._pay(took)
             work._leave()
 
@@ -269,11 +272,9 @@ class Share:
         began, turns = work.clock.monotonic(), work._of_node.turns
         took: list[float] = []
         try:
-            if self.payer is None:
-                return await work._worker.run(function, *args)
             return await work._worker.run(metered, work.meter, took, function, *args)
         finally:
-            work._end(self, began, turns)
+            work._end(self, began, turns, took)
             self._pay(took)
             work._leave()
 

@@ -164,7 +164,7 @@ class SimWorkers:
         if not env.alive:
             raise NodeCrashed
         began = env.agenda.now
-        seconds = env.weather.work(random) * env.work_factor
+        seconds = env.weather.work(random, env.work_factor)
         share = random.choice((0.0, 1.0, random.random()))
         acts_at = max(began + share * seconds, env.hangs_until, self.hangs_until)
         ends_at = max(began + seconds, acts_at)

@@ -158,9 +158,13 @@ class Weather:
             seconds += random.uniform(0.0, self.spike_seconds)
         return seconds
 
-    def work(self, random: Random) -> float:
-        """Draw how many seconds one call to a worker takes."""
-        seconds = random.uniform(*self.worker_seconds)
+    def work(self, random: Random, factor: float) -> float:
+        """Draw how many seconds one call to a worker takes on a machine that is slower by `factor`.
+
+        A spike is the device's own delay, so it is no longer on a slow machine. Otherwise one call could outlast the
+        storm by a minute and more.
+        """
+        seconds = random.uniform(*self.worker_seconds) * factor
         if self.worker_spike_probability and random.random() < self.worker_spike_probability:
             seconds += random.uniform(0.0, self.worker_spike_seconds)
         return seconds

@@ -30,7 +30,7 @@ from tests.cli.running import odradek
 
 pytestmark = pytest.mark.xdist_group("cluster")
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 QUICK = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=200\n"
 """A dead broker's leaderships move after two seconds instead of nine."""
 T = TypeVar("T")

@@ -251,6 +251,15 @@ def fifo(tmp_path: Path) -> Path:
     return tmp_path / "fifo"
 
 
+def first_line(fifo: Path) -> str:
+    """Return the line that a companion writes. Raise `AssertionError` if none comes, for example as it has ended."""
+    descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor) as pipe:
+        assert readable([descriptor], 60), "the companion announces nothing"
+        os.set_blocking(descriptor, True)
+        return pipe.readline()
+
+
 def test_close_ends_a_call_that_runs(real: RealEnv, fifo: Path) -> None:
     """If `close` is called during another thread's call, that call raises `CompanionLost` at once, even if the
     companion is busy."""
@@ -266,8 +275,7 @@ def test_close_ends_a_call_that_runs(real: RealEnv, fifo: Path) -> None:
 
     thread = threading.Thread(target=call)
     thread.start()
-    with open(fifo) as pipe:
-        assert int(pipe.readline()) == process.pid
+    assert int(first_line(fifo)) == process.pid
     process.close()
     thread.join()
     assert [str(error) for error in caught] == [f"the companion {PROCESS} was closed"]
@@ -297,8 +305,7 @@ else: threading.Event().wait()
         pid = int(node.stdout.readline())
         companion = os.pidfd_open(pid)
         if is_busy:
-            with open(fifo) as pipe:
-                assert int(pipe.readline()) == pid
+            assert int(first_line(fifo)) == pid
         assert not readable([companion], 0)
     finally:
         node.kill()

@@ -47,14 +47,13 @@ class Inline:
 
 
 class Meter:
-    """A meter that counts its readings, so that each piece seems to take a second of CPU."""
+    """A meter whose processor time only pieces advance."""
 
     def __init__(self) -> None:
-        self.readings = 0
+        self.seconds = 0.0
 
     def thread_cpu_seconds(self) -> float:
-        self.readings += 1
-        return float(self.readings)
+        return self.seconds
 
 
 class Payer:
@@ -71,13 +70,15 @@ class World:
     """Long work whose pieces record their names and take a given time."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
-        self.work = LongWork(self.clock, trio.Event, Inline(), Meter())
+        self.clock, self.meter = Clock(), Meter()
+        self.work = LongWork(self.clock, trio.Event, Inline(), self.meter)
         self.done: list[str] = []
 
-    def piece(self, name: str, seconds: float) -> str:
+    def piece(self, name: str, seconds: float, waits: float = 0.0) -> str:
+        """Use the processor for `seconds`, and wait for `waits` seconds more."""
         self.done.append(name)
-        self.clock.now += seconds
+        self.meter.seconds += seconds
+        self.clock.now += seconds + waits
         return name
 
     async def pieces(self, name: str, *seconds: float, share: Share | None = None) -> None:
@@ -118,8 +119,21 @@ async def test_what_runs_beside_the_loop_counts_as_well() -> None:
     assert world.clock.rests == pytest.approx([REST_FACTOR * 0.060])
 
 
-async def test_a_piece_that_was_held_up_holds_up_no_other_for_minutes() -> None:
-    """If the machine was paused during a piece, the rest before the next piece lasts a few seconds at most."""
+async def test_a_piece_that_was_held_up_makes_no_other_rest_for_its_wait() -> None:
+    """If a piece waits for its thread, or for a paused machine, only its processor time counts for the rest."""
+    world = World()
+    share = world.work.begin()
+    await share.in_worker(world.piece, "a", 0.002, 1.5)
+    world.work.turns += 1
+    await share.on_loop(world.piece, "a", 0.003, 30.0)
+    world.work.turns += 1
+    await share.on_loop(world.piece, "a", 0.001)
+    assert world.clock.rests == pytest.approx([REST_FACTOR * 0.002, REST_FACTOR * 0.003])
+    assert world.work.seconds == pytest.approx(31.506)
+
+
+async def test_a_long_piece_holds_up_no_other_for_minutes() -> None:
+    """However much processor time a piece took, the rest before the next piece lasts a few seconds at most."""
     world = World()
     share = world.work.begin()
     await share.in_worker(world.piece, "a", 30.0)
@@ -170,7 +184,7 @@ async def test_only_one_piece_is_under_way() -> None:
             under_way -= 1
             return function(*args)
 
-    world.work = LongWork(world.clock, trio.Event, Slow(), Meter())
+    world.work = LongWork(world.clock, trio.Event, Slow(), world.meter)
     async with trio.open_nursery() as nursery:
         for name in "abc":
             nursery.start_soon(world.work.begin().in_worker, world.piece, name, 0.01)
@@ -188,7 +202,7 @@ async def test_who_gives_up_waiting_holds_up_nobody(is_next: bool) -> None:
             await release.wait()
             return function(*args)
 
-    world.work = LongWork(world.clock, trio.Event, Held(), Meter())
+    world.work = LongWork(world.clock, trio.Event, Held(), world.meter)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(world.work.begin().in_worker, world.piece, "first", 0.01)
         await trio.testing.wait_all_tasks_blocked()
@@ -231,11 +245,10 @@ async def test_a_client_pays_the_processor_time_of_its_pieces_alone() -> None:
     world = World()
     paid: list[tuple[float, float]] = []
     await world.work.begin().on_loop(world.piece, "free", 5.0)
-    assert world.work.meter.thread_cpu_seconds() == 1.0
     world.work.asker = Payer(paid)
     share = world.work.begin()
     world.work.asker = None
-    await share.on_loop(world.piece, "loop", 5.0)
-    await share.in_worker(world.piece, "worker", 7.0)
-    assert [seconds for seconds, _ in paid] == [1.0, 1.0]
+    await share.on_loop(world.piece, "loop", 1.0, 4.0)
+    await share.in_worker(world.piece, "worker", 2.0, 5.0)
+    assert [seconds for seconds, _ in paid] == [1.0, 2.0]
     assert world.work.seconds == 17.0

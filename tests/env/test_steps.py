@@ -141,21 +141,26 @@ async def test_the_client_that_asked_pays_for_all_that_others_do_for_it() -> Non
     other: list[tuple[float, float]] = []
     beside = stage.world.work.beside(Inline())
 
+    def use_processor(seconds: float) -> None:
+        stage.world.meter.seconds += seconds
+
     def fail() -> None:
+        use_processor(2.0)
         raise ValueError("no")
 
     def work() -> Steps[None]:
         yield TURN
+        use_processor(1.0)
         stage.world.work.asker = Payer(other)
         with pytest.raises(ValueError, match="no"):
             yield in_worker(Inline(), fail)
-        yield in_turn(beside, sum, ())
+        yield in_turn(beside, use_processor, 3.0)
 
     begun = stage.driver.begin(work())
     assert isinstance(begun, Suspend)
     stage.world.work.asker = Payer(paid)
     await begun.run()
-    assert [seconds for seconds, _ in paid] == [1.0, 1.0, 1.0]
+    assert [seconds for seconds, _ in paid] == [1.0, 2.0, 3.0]
     assert not other
 
 

@@ -138,7 +138,8 @@ def test_files_that_are_not_committed_mark_the_commit(checkout: Path, tmp_path: 
     """A build from a clone with uncommitted changes says so. A build outside git names no commit."""
     changed = clone(tmp_path / "changed")
     assert commit_of(changed) == _commit(checkout)
-    (changed / "odradek" / "__init__.py").open("a").write("\n")
+    with (changed / "odradek" / "__init__.py").open("a") as file:
+        file.write("\n")
     assert commit_of(changed) == f"{_commit(checkout)}+dirty"
     assert commit_of(tmp_path) == ""
 

@@ -141,13 +141,13 @@ def test_a_replaced_producer_is_fenced(transactors: Transactors) -> None:
 def test_time_runs_out(transactors: Transactors) -> None:
     """After `transaction.timeout.ms` the coordinator aborts a transaction. It cannot be committed, and a new producer
     goes on."""
+    transact(transactors.start(), b"one", 1)
     producer = transactors.start(timeout_ms=1_000)
-    transact(producer, b"one", 1)
     producer.begin()
-    producer.write(0, b"late")
-    producer.flush()
+    # On a loaded machine the time may run out before the record is sent.
+    error = error_of(partial(producer.write, 0, b"late"), producer.flush)
     assert transactors.values() == [b"one"]
-    assert error_of(producer.commit) is not None
+    assert error is not None or error_of(producer.commit) is not None
     transact(transactors.start(), b"two", 2)
     assert offset_of(transactors) == 2
     assert transactors.values() == [b"one", b"two"]

@@ -16,6 +16,7 @@ start, longer each time.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -47,11 +48,18 @@ PAUSE_SECONDS_MAX = 60.0
 GOOD_SECONDS = 60.0
 """A process that has run for so long was no failed start, however it has ended."""
 END_SECONDS_MAX = 3.0
+PORT_SECONDS_MAX = 5.0
+"""How long a node waits for the port. If the node was killed a moment ago, its console may still be ending, and holds
+the port until then.
+"""
+PORT_LOOK_SECONDS = 0.05
 _EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 
-def open_console(config: NodeConfig, log: Log) -> ConsoleDoor | None:
-    """Open the listener of the console, if it is configured. Raises `NodeCannotStart`."""
+async def open_console(config: NodeConfig, log: Log) -> ConsoleDoor | None:
+    """Open the listener of the console, if it is configured. Waits at most `PORT_SECONDS_MAX` for its port. Raises
+    `NodeCannotStart`.
+    """
     settings = config.console
     if settings is None:
         return None
@@ -70,13 +78,22 @@ def open_console(config: NodeConfig, log: Log) -> ConsoleDoor | None:
     )
     if refusal is not None:
         raise NodeCannotStart(refusal)
-    try:
-        listening = listening_socket(settings.host, settings.port)
-    except OSError as error:
-        raise NodeCannotStartYet(
-            f"cannot listen on {settings.host or '*'}:{settings.port} for the console: {error.strerror or error}"
-        ) from error
+    listening = await _listening_socket(settings.host, settings.port)
     return ConsoleDoor(settings, client, config.node_id, listening, log)
+
+
+async def _listening_socket(host: str, port: int) -> socket.socket:
+    """Listen for browsers. Raises `NodeCannotStartYet`."""
+    give_up_at = trio.current_time() + PORT_SECONDS_MAX
+    while True:
+        try:
+            return listening_socket(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or trio.current_time() >= give_up_at:
+                raise NodeCannotStartYet(
+                    f"cannot listen on {host or '*'}:{port} for the console: {error.strerror or error}"
+                ) from error
+        await trio.sleep(PORT_LOOK_SECONDS)
 
 
 def _client_file(settings: ConsoleConfig) -> Mapping[str, str]:

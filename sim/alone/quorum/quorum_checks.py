@@ -26,7 +26,7 @@ from odradek.metadata_quorum.image.image_builder import ImageBuilder
 from odradek.metadata_quorum.image.image_records import records_of
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.metadata_quorum.raft.messages import Fetch, Vote
-from odradek.metadata_quorum.raft.roles import Leader
+from odradek.metadata_quorum.raft.roles import Leader, Resigned
 from odradek.metadata_quorum.raft.voters import VoterSet
 from odradek.metadata_quorum.replica.checkpoint_files import decode_snapshot
 from odradek.metadata_quorum.replica.metadata_batches import read_batches
@@ -236,13 +236,14 @@ class Promises:
 
     def _given_ahead_of_disk(self, node: Node, offset: int) -> LoggedBatch | None:
         """Find the batch at `offset` on the disks of the voters, if this leader has not yet written it to its own
-        file. A leader may send a batch to its followers before it writes the batch.
+        file. A leader may send a batch to its followers before it writes the batch. If the batch removes this leader
+        from the voters, the leader resigns as soon as the batch is committed.
 
-        Returns None if this node does not lead, or if no batch is synced at a majority of the voters.
+        Returns None if this node has not led this epoch, or if no batch is synced at a majority of the voters.
         """
         assert node.service is not None
         core = node.service.quorum.core
-        if not isinstance(core.role, Leader):
+        if not isinstance(core.role, Leader | Resigned):
             return None
         found = (self._nodes[each].platter.find(offset, durable=True) for each in core.voters.node_ids)
         ahead = {batch.crc: batch for batch in found if batch is not None and batch.epoch == core.epoch}

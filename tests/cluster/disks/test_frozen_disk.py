@@ -71,7 +71,7 @@ def two_brokers(tmp_path: Path, disks: dict[str, RealDisk]) -> Iterator[str]:
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"9@127.0.0.1:{controller}",
         "log.flush.interval.messages": "100",
-        "odradek.disk.hung.ms": "2000",
+        "odradek.disk.hung.ms": "4000",
         "odradek.disk.write.wait.ms": "500",
     }
     broker = {**common, "process.roles": "broker"}

@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from odradek.node.configuration.console_config import ConsoleConfig
-from odradek.node.node import NodeCannotStart
-from odradek.node.supervision.console_door import GOOD_SECONDS, ConsoleDoor, open_console
+from odradek.node.node import NodeCannotStart, NodeCannotStartYet
+from odradek.node.supervision.console_door import GOOD_SECONDS, PORT_SECONDS_MAX, ConsoleDoor, open_console
 
 CONFIG = ConsoleConfig(
     host="127.0.0.1",
@@ -76,7 +76,33 @@ def test_a_pause_is_short_again_after_a_good_run() -> None:
 def test_a_node_refuses_a_certificate_for_everybody() -> None:
     """A node says at its start that its console must not lend a client's certificate to everybody."""
     with pytest.raises(NodeCannotStart, match=r"as\.certificate=true"):
-        open_console(_Node({"ssl.keystore.location": "x"}), Pauses())  # type: ignore[arg-type]
+        trio.run(open_console, _Node({"ssl.keystore.location": "x"}), Pauses())
+
+
+def test_a_node_waits_for_the_console_of_its_predecessor() -> None:
+    """The console of a killed node holds the port until it has ended. The next node waits for it, but not for ever."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            node = _Node({}, port=taken.getsockname()[1])
+            with pytest.raises(NodeCannotStartYet, match="for the console: Address already in use"):
+                await open_console(node, Pauses())  # type: ignore[arg-type]
+            assert trio.current_time() - began >= PORT_SECONDS_MAX
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_close_later, taken)
+                door = await open_console(node, Pauses())  # type: ignore[arg-type]
+        assert door is not None
+        assert door.port == node.console.port
+        door.close()
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    began = clock.current_time()
+    trio.run(main, clock=clock)
+
+
+async def _close_later(taken: socket.socket) -> None:
+    await trio.sleep(PORT_SECONDS_MAX / 2)
+    taken.close()
 
 
 class _Node:
@@ -84,5 +110,5 @@ class _Node:
 
     node_id = 1
 
-    def __init__(self, client: Mapping[str, str]) -> None:
-        self.console = attrs.evolve(CONFIG, client={**CONFIG.client, **client})
+    def __init__(self, client: Mapping[str, str], port: int = 0) -> None:
+        self.console = attrs.evolve(CONFIG, client={**CONFIG.client, **client}, port=port)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from odradek.metadata_quorum.raft.log_state import Batch
+from odradek.metadata_quorum.raft.messages import Fetch
 from odradek.metadata_quorum.raft.roles import (
     TRANSITIONS,
     Candidate,
@@ -116,3 +117,23 @@ def test_a_leader_commits_nothing_that_it_lacks() -> None:
     with pytest.raises(AssertionError, match="10 counts as committed, but the log ends at offset 3"):
         leader.core.flushed(3, leader.now)
     assert leader.core.high_watermark == 3
+
+
+@pytest.mark.parametrize("asks", ["for records", "for a snapshot"])
+def test_a_voter_that_loads_a_snapshot_keeps_its_leader(asks: str) -> None:
+    """Thesis 6.2: a leader resigns if no majority of the voters asks it for anything. A voter whose log does not match
+    yet asks, too: first for records, then for the chunks of a snapshot."""
+    leader = Replica.leader()
+    began = leader.now
+    while leader.now < began + 10.0:
+        leader.tick(leader.now + 0.5)
+        if asks == "for records":
+            leader.core.receive_request(1, Fetch(leader.core.epoch, key(2), 9, leader.core.epoch), leader.now)
+        else:
+            leader.core.snapshot_served(key(2), leader.now)
+        assert isinstance(leader.core.role, Leader)
+    assert leader.core.high_watermark == 0, "such a voter has promised nothing"
+    for _ in range(20):
+        leader.core.snapshot_served(key(9), leader.now)
+        leader.tick(leader.now + 0.5)
+    assert not isinstance(leader.core.role, Leader), "a replica that is no voter counts as nobody"

@@ -155,6 +155,25 @@ def test_a_worker_acts_at_any_moment_and_the_loop_hears_of_it_later() -> None:
     assert sum(0.0 < moment < 2.0 for moment in moments) > 5
 
 
+def test_a_slow_machine_does_not_stretch_the_delay_of_a_device() -> None:
+    """On a slow machine a worker's function takes longer, but a spike of the weather lasts at most what it says."""
+    weather = Weather(worker_seconds=(0.1, 0.1), worker_spike_probability=1.0, worker_spike_seconds=2.0)
+    world = World(1, weather)
+    taken: list[float] = []
+
+    async def main() -> None:
+        env = world.node_env("a")
+        world.slow_down("a", 50.0)
+        for _ in range(20):
+            began = world.now
+            await env.workers.run(lambda: None)
+            taken.append(world.now - began)
+
+    world.run(main)
+    assert min(taken) >= 5.0
+    assert max(taken) <= 7.0
+
+
 def _paused_worlds_events(seed: int) -> list[str]:
     """List the steps of two worker functions and of a task on the loop, in their order."""
     world = World(seed, Weather(worker_seconds=(0.1, 0.1), pause_probability=1.0, pause_seconds=0.5))

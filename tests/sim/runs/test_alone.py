@@ -29,11 +29,13 @@ from tests.mutants.patching import patched
 AT = ("loners", "t", 0)
 RAFT_SEEDS = range(30)
 REPLICATION_SEEDS = range(100)
-QUORUM_SEEDS = (*range(12), 50307, 50346, 903285, 905949, 8600017)
+QUORUM_SEEDS = (*range(12), 50307, 50346, 903285, 905949, 8600017, 25000326, 26000101)
 """In 50307 and 50346, one step commits with the old voters and then changes them: a voter joins, and the leader leaves.
 
 In 903285 a power loss leaves a hole in unsynced data. In 905949 a candidate gets its votes after its epoch has ended.
 In 8600017 a leader's disk is slow, so its followers have a committed batch before its own file does.
+In 25000326 such a batch also removes the leader from the voters. In 26000101 the only other voter loads a snapshot in
+chunks of 200 bytes, for longer than a leader waits for fetches.
 """
 SILENCE_SEEDS = range(60)
 MOVED_SEEDS = (*range(8), 3440049)
