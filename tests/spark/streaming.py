@@ -18,6 +18,8 @@ __all__ = ["kill_workers", "patiently", "started", "wait_for"]
 WAIT_SECONDS = 120
 _TOO_SLOW = "failed to connect back"
 """Spark's message about a Python process that took more than ten seconds to start."""
+_TASKS = {b"pyspark.daemon", b"pyspark.worker"}
+"""Words of the command line of each Python process that runs tasks."""
 
 
 def wait_for(what: Callable[[], bool], query: StreamingQuery | None = None) -> None:
@@ -67,16 +69,18 @@ def _begins(query: StreamingQuery) -> bool:
 
 
 def kill_workers(spark: SparkSession) -> int:
-    """Kill the Python workers of this session's executor with SIGKILL; return their number.
+    """Kill the Python processes that run tasks of this session's executor with SIGKILL; return their number.
 
     The daemon that forks them has the same command line, and is not killed.
     """
+    # Spark repeats a task. It never repeats a call of the driver's Python, whose death ends the query: the daemons of
+    # that Python run other modules.
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # a local Spark has both
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
-            if b"pyspark.daemon" in stat.with_name("cmdline").read_bytes():
+            if set(stat.with_name("cmdline").read_bytes().split(b"\0")) >= _TASKS:
                 parents[int(stat.parent.name)] = int(fields[1])
         except OSError:
             continue
