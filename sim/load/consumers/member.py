@@ -24,6 +24,8 @@ from sim.load.consumers.watched_commits import WatchedCommits
 from sim.load.workload import ROT_SECONDS, Workload
 
 POLL_SECONDS = 0.5
+FINAL_SECONDS = 0.2
+"""How long a member rests after an error that every further call raises at once, as after FENCED_INSTANCE_ID."""
 TURNS_AFTER_RETURN = 4
 CLOSE_SECONDS = 5.0
 LATE_SECONDS = 3.0
@@ -82,12 +84,16 @@ class MemberLife:
     async def _try(self, env: Env, doing: Awaitable[None]) -> None:
         """Await `doing`. Record errors that the cluster returns, instead of raising them."""
         world = self._load.world
+        began = world.now
         try:
             await doing
         except (KafkaError, ClientError) as error:
             world.trace.record(world.now, self._name, "group", error)
             if isinstance(error.__cause__, CorruptBatch):
                 await env.clock.sleep_until(env.clock.monotonic() + ROT_SECONDS)
+            elif world.now == began:
+                # The error is final, so each further call raises it at once. No virtual time would ever pass.
+                await env.clock.sleep_until(env.clock.monotonic() + FINAL_SECONDS)
 
     def _progress(self) -> dict[TopicPartition, int]:
         return {key: self._promises.progress.get(key, 0) for key in self._load.partitions}

@@ -118,7 +118,7 @@ def test_each_row_is_good_or_a_dead_letter(
     _, bounds = job.topics.bounds(job.source)
     query = job.start(checkpoint, 700)
     wait_for(lambda: (Path(checkpoint) / "offsets" / "1").exists(), query)
-    assert kill_workers(spark)
+    wait_for(lambda: kill_workers(spark) > 0, query)
     run_query(line, query)
     assert "too late" in out.getvalue()
     assert differing(rows_of(job.target, job), flights_of(records, spoilt.SOUND, spoilt.TWICE)) == NOTHING

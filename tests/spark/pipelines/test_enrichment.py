@@ -99,7 +99,7 @@ def test_flights_have_what_pandas_joins(written: Enrichment, checkpoint: str, sp
     written.topics.write(weather.where(f"{hour} < '{SLOW_HOUR}'"), written.weather)
     query = written.start(checkpoint, 1500)
     wait_for(lambda: (Path(checkpoint) / "offsets" / "1").exists(), query)
-    assert kill_workers(spark)
+    wait_for(lambda: kill_workers(spark) > 0, query)
     read = run_query(line, query)
     expected = expected_rows()
     early = enriched_rows(written)

@@ -118,7 +118,7 @@ def test_sessions_and_alerts_are_those_of_pandas(
     workers are killed on the way. Cleared alerts are tombstones."""
     query = job.start(checkpoint, 1000)
     wait_for(lambda: (Path(checkpoint) / "offsets" / "1").exists(), query)
-    assert kill_workers(spark)
+    wait_for(lambda: kill_workers(spark) > 0, query)
     assert run_query(ProgressLine("test", io.StringIO()), query) == FLIGHTS
     assert "RocksDB" not in str(spark.conf.get("spark.sql.streaming.stateStore.providerClass"))
     check_topics(job)
