@@ -55,8 +55,10 @@ class Nursery:
                 pass_fds=[theirs.fileno()],
             )
         self._lock = threading.Lock()
-        self._started: list[int] = []
+        self._started: list[tuple[int, int]] = []
+        """For each node that was just started: its number, and its process id."""
         self._ended: dict[int, int] = {}
+        """The exit status of each node that has ended, by its number. The system gives a process id again."""
 
     @property
     def is_alive(self) -> bool:
@@ -94,19 +96,19 @@ class Nursery:
             socket.send_fds(self._control, [json.dumps(wanted).encode()], [out, err])
             while not self._started:
                 self._hear(None)
-            return Nursling(self, wanted["words"], self._started.pop())
+            return Nursling(self, wanted["words"], *self._started.pop())
 
-    def status(self, pid: int, seconds_max: float | None) -> int | None:
+    def status(self, number: int, seconds_max: float | None) -> int | None:
         """Return the exit status of a node as in `Popen.returncode`; None if it still runs after `seconds_max` (None:
         wait for ever).
         """
         until = None if seconds_max is None else time.monotonic() + seconds_max
         with self._lock:
-            while pid not in self._ended:
+            while number not in self._ended:
                 left = None if until is None else max(0.0, until - time.monotonic())
                 if not self._hear(left) and left == 0.0:
                     return None
-            return self._ended[pid]
+            return self._ended[number]
 
     def _hear(self, seconds_max: float | None) -> bool:
         """Receive one message of the nursery. Return false if none came in time. Raises `ChildProcessError` if the
@@ -119,18 +121,19 @@ class Nursery:
             raise ChildProcessError("the nursery process has died, so it can start no more nodes")
         message: dict[str, int] = json.loads(data)
         if "status" in message:
-            self._ended[message["pid"]] = message["status"]
+            self._ended[message["number"]] = message["status"]
         else:
-            self._started.append(message["pid"])
+            self._started.append((message["number"], message["pid"]))
         return True
 
 
 class Nursling(subprocess.Popen[bytes]):
     """A node that the nursery has forked, with the interface of `Popen`."""
 
-    def __init__(self, nursery: Nursery, words: list[str], pid: int) -> None:
+    def __init__(self, nursery: Nursery, words: list[str], number: int, pid: int) -> None:
         """Represent a node that runs already; this starts no process."""
         self._nursery = nursery
+        self._number = number
         self.args = words
         self.pid = pid
         self.returncode = None
@@ -139,12 +142,12 @@ class Nursling(subprocess.Popen[bytes]):
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = self._nursery.status(self.pid, 0.0)
+            self.returncode = self._nursery.status(self._number, 0.0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            status = self._nursery.status(self.pid, timeout)
+            status = self._nursery.status(self._number, timeout)
             if status is None:
                 assert timeout is not None
                 raise subprocess.TimeoutExpired(self.args, timeout)
@@ -192,11 +195,12 @@ def main(control: socket.socket) -> list[str]:
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    number, numbers = 0, dict[int, int]()
     while True:
         ready = readable([control.fileno(), reader])
         if reader in ready:
             os.read(reader, 4096)
-            _report_ends(control)
+            _report_ends(control, numbers)
         if control.fileno() in ready:
             data, streams, *_ = socket.recv_fds(control, MESSAGE_BYTES_MAX, 2)
             if not data:
@@ -213,11 +217,15 @@ def main(control: socket.socket) -> list[str]:
                 return wanted["words"]
             for each in streams:
                 os.close(each)
-            control.send(json.dumps({"pid": pid}).encode())
+            number += 1
+            numbers[pid] = number
+            control.send(json.dumps({"number": number, "pid": pid}).encode())
 
 
-def _report_ends(control: socket.socket) -> None:
-    """Reap the nodes that have ended, and send their exit statuses to the parent."""
+def _report_ends(control: socket.socket, numbers: dict[int, int]) -> None:
+    """Reap the nodes that have ended, and send their exit statuses to the parent. `numbers` has the number of each
+    node that runs, by its process id.
+    """
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -225,7 +233,7 @@ def _report_ends(control: socket.socket) -> None:
             return
         if pid == 0:
             return
-        message = {"pid": pid, "status": os.waitstatus_to_exitcode(status)}
+        message = {"number": numbers.pop(pid), "status": os.waitstatus_to_exitcode(status)}
         control.send(json.dumps(message).encode())
 
 

@@ -327,6 +327,11 @@ NOT_SEEN = {
             "the coordinator looks for them once a second.",
         ),
         Remark(
+            "A group that changes its protocol",
+            "keeps the time at which each member's session ends. Kafka starts all sessions anew. So there a silent member "
+            "stays, with its partitions, while another one joins and leaves again and again.",
+        ),
+        Remark(
             "A group member with broken metadata",
             "of the protocol type `consumer` is a member like others. In Kafka 4.3 the rebalance of its group does not end.",
         ),
