@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.groups.classic_responses import UNKNOWN_MEMBER, join_refused, sync_refused
 from odradek.data_plane.groups.listing import DeleteGroup, DescribeConsumerGroup, DescribeGroup, ListGroups
-from odradek.data_plane.groups.membership import UNKNOWN_MEMBER, LeaveMembers, join_refused, sync_refused
+from odradek.data_plane.groups.membership import LeaveMembers
 from odradek.data_plane.groups.offsets import (
     CommitOffsets,
     DeleteOffsets,

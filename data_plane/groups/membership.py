@@ -1,5 +1,5 @@
 """Members of classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, the rebalances that they start,
-sessions, static members. PURE.
+static members. PURE.
 
 Theory of operation
 -------------------
@@ -18,11 +18,7 @@ Rules
   chosen protocol stays the same, the other members do not notice the replacement. But if the replaced member
   still had to join once more, to give up partitions (KIP-429), a rebalance begins. Apache Kafka does not make
   this exception.
-* A member that waits in a rebalance need not send heartbeats. Its session continues when its request is
-  answered.
-* A session belongs to the member, not to the group's protocol. A group that changes its protocol keeps the
-  ends of all sessions. Otherwise a silent member would stay for as long as other members change the protocol
-  again and again. Apache Kafka starts the sessions anew.
+* Sessions end as `classic_sessions.py` says.
 * Every check is in Kafka's order, since clients see which error comes first.
 """
 
@@ -34,6 +30,15 @@ import attrs
 
 from odradek.data_plane.coordination.asking import Ask, Deadlines
 from odradek.data_plane.groups.classic_group import ClassicGroup, GroupPhase, Member, Protocols
+from odradek.data_plane.groups.classic_responses import (
+    UNKNOWN_MEMBER,
+    assigned,
+    join_refused,
+    joined,
+    joined_again,
+    sync_refused,
+)
+from odradek.data_plane.groups.classic_sessions import ClassicSessions
 from odradek.data_plane.groups.group_settings import GroupSettings
 from odradek.data_plane.groups.record_sizes import group_bytes, has_too_long_id, protocols_bytes, stem_of
 from odradek.data_plane.groups.records import group_metadata_record
@@ -48,39 +53,22 @@ from odradek.wire.messages.leave_group import (
     MemberIdentity,
     MemberResponse,
 )
-from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from odradek.wire.messages.sync_group import SyncGroupRequest
 from odradek.wire.primitives import INT32_MAX
 from odradek.wire.schema.versions import (
     JOIN_GROUP_MEMBER_ID_REQUIRED,
-    JOIN_GROUP_NULL_PROTOCOL,
     JOIN_GROUP_REBALANCE_TIMEOUT,
-    JOIN_GROUP_SKIP_ASSIGNMENT,
     LEAVE_GROUP_MEMBERS,
 )
 
-UNKNOWN_MEMBER = ""
+__all__ = ["LeaveMembers", "Membership"]
+
 STATIC_WAIT_MS_MIN = 1_000
 """The shortest time, in milliseconds, after which a rebalance that no member has joined is checked again. A
 lower limit is needed, because the members' rebalance timeout may be 0.
 """
 PREPARING, COMPLETING = GroupPhase.PREPARING_REBALANCE, GroupPhase.COMPLETING_REBALANCE
 EMPTY, STABLE = GroupPhase.EMPTY, GroupPhase.STABLE
-
-
-def join_refused(member_id: str, code: ErrorCode, version: int) -> JoinGroupResponse:
-    """Build the response to a refused JoinGroup.
-
-    Before version 7 the name of the protocol must not be null, so the response has an empty name.
-    """
-    return JoinGroupResponse(
-        error_code=code,
-        member_id=member_id,
-        protocol_name=None if version >= JOIN_GROUP_NULL_PROTOCOL else "",
-    )
-
-
-def sync_refused(code: ErrorCode) -> SyncGroupResponse:
-    return SyncGroupResponse(error_code=code)
 
 
 @attrs.frozen
@@ -100,6 +88,9 @@ class Membership:
     def __init__(self, settings: GroupSettings, deadlines: Deadlines) -> None:
         self._settings = settings
         self._deadlines = deadlines
+        self._sessions = ClassicSessions(
+            deadlines, member_lost=self._lose, pending_member_lost=self._lose_pending
+        )
         self.groups: dict[str, ClassicGroup] = {}
         """The groups in memory: all groups with members, and other groups that requests have named."""
 
@@ -127,7 +118,7 @@ class Membership:
             return
         group = self.groups[group_id] = ClassicGroup.restore(group_id, stored)
         for member in group.members.values():
-            self._renew_session(turn, group, member)
+            self._sessions.renew(turn, group, member)
         if len(group.members) > self._settings.group_size_max:
             self._prepare_rebalance(turn, group)
 
@@ -154,10 +145,7 @@ class Membership:
         group = self.groups.get(group_id)
         if group is None:
             return {}
-        ends_ms = {
-            each.member_id: turn.now_ms + each.session_timeout_ms if each.waits else each.deadline_ms
-            for each in group.members.values()
-        }
+        ends_ms = self._sessions.ends_ms(turn, group)
         self._drop(turn, group_id, ErrorCode.REBALANCE_IN_PROGRESS)
         return ends_ms
 
@@ -166,13 +154,10 @@ class Membership:
     ) -> None:
         """Add a stable group that was a consumer group until now. The caller writes the group's record.
 
-        `ends_ms` has the monotonic time at which the session of each member ends. It is infinity for a member
-        that joins in this turn, whose session starts now.
+        `ends_ms` is as for `ClassicSessions.resume`.
         """
         self.groups[group.group_id] = group
-        for member in group.members.values():
-            latest_ms = turn.now_ms + member.session_timeout_ms
-            self._set_deadline(group, member, min(ends_ms[member.member_id], latest_ms))
+        self._sessions.resume(turn, group, ends_ms)
         if rebalances:
             self._prepare_rebalance(turn, group)
 
@@ -251,9 +236,7 @@ class Membership:
             else:
                 self._add(turn, group, ask, request, member_id)
         elif ask.version >= JOIN_GROUP_MEMBER_ID_REQUIRED:
-            deadline_ms = turn.now_ms + request.session_timeout_ms
-            group.pending_members[member_id] = deadline_ms
-            self._deadlines.at(deadline_ms, lambda later: self._expire_pending(later, group, member_id))
+            self._sessions.await_pending(turn, group, member_id, request.session_timeout_ms)
             turn.answer(ask.reply, join_refused(member_id, ErrorCode.MEMBER_ID_REQUIRED, ask.version))
         else:
             self._add(turn, group, ask, request, member_id)
@@ -277,8 +260,8 @@ class Membership:
             reached("groups.join_repeated")
             # The member repeats its JoinGroup, because the answer did not reach it. So repeat the answer.
             # (The leader of a stable group is excluded, because it joins again to start a rebalance.)
-            self._renew_session(turn, group, member)
-            return turn.answer(ask.reply, self._joined(group, member))
+            self._sessions.renew(turn, group, member)
+            return turn.answer(ask.reply, joined(group, member))
         self._update(turn, member, group, ask, request)
         self._rebalance_or_complete(turn, group)
 
@@ -300,7 +283,7 @@ class Membership:
         group.add(member, request.protocol_type, ask.reply)
         # The member has no id yet, so it cannot send heartbeats. Its session therefore lasts as long as its
         # first rebalance may take.
-        self._set_deadline(group, member, turn.now_ms + self._settings.new_member_join_timeout_ms)
+        self._sessions.end_in(turn, group, member, self._settings.new_member_join_timeout_ms)
         self._rebalance_or_complete(turn, group)
 
     def _update(
@@ -329,7 +312,7 @@ class Membership:
         old, new = group.replace_static_member(request.group_instance_id, new_id)
         turn.answer(old.join_reply, join_refused(old.member_id, ErrorCode.FENCED_INSTANCE_ID, 0))
         turn.answer(old.sync_reply, sync_refused(ErrorCode.FENCED_INSTANCE_ID))
-        self._renew_session(turn, group, new)
+        self._sessions.renew(turn, group, new)
         new.client_id, new.client_host = ask.client_id, ask.client_host
         self._update(turn, new, group, ask, request)
         if group.phase is PREPARING:
@@ -344,29 +327,10 @@ class Membership:
     ) -> None:
         """Answer a static member that returns under a new id. It stays in the generation and keeps its
         assignment.
-
-        From version 9 on (KIP-814), a returning leader gets the list of all members, and a flag that forbids
-        a new assignment. In earlier versions the answer names the leader from before the return. So even a
-        returning leader computes no assignment.
         """
         turn.records.append(group_metadata_record(group.group_id, group.stored()))
         group.set_join_reply(member, None)
-        skip = ask.version >= JOIN_GROUP_SKIP_ASSIGNMENT
-        leads = skip and group.leader == member.member_id
-        turn.answer(
-            ask.reply,
-            JoinGroupResponse(
-                0,
-                ErrorCode.NONE,
-                group.generation,
-                group.protocol_type,
-                group.protocol,
-                (group.leader or "") if skip else leader_before,
-                leads,
-                member.member_id,
-                group.described_members() if leads else [],
-            ),
-        )
+        turn.answer(ask.reply, joined_again(group, member, leader_before, ask.version))
 
     # -- rebalance ------------------------------------------------------------------------------------------------
 
@@ -453,23 +417,10 @@ class Membership:
         for member in group.members.values():
             member.is_new = False
             group.pending_sync[member.member_id] = None
-            self._renew_session(turn, group, member)
+            self._sessions.renew(turn, group, member)
             reply = group.set_join_reply(member, None)
-            turn.answer(reply, self._joined(group, member))
+            turn.answer(reply, joined(group, member))
         self._set_sync_timer(turn, group)
-
-    def _joined(self, group: ClassicGroup, member: Member) -> JoinGroupResponse:
-        return JoinGroupResponse(
-            0,
-            ErrorCode.NONE,
-            group.generation,
-            group.protocol_type,
-            group.protocol,
-            group.leader or "",
-            False,
-            member.member_id,
-            group.described_members() if group.leader == member.member_id else [],
-        )
 
     def _set_sync_timer(self, turn: Turn, group: ClassicGroup) -> None:
         """Start the time limit for SyncGroups. A member that does not sync within the rebalance timeout is
@@ -495,7 +446,7 @@ class Membership:
             if member.sync_reply is not None:
                 turn.answer(member.sync_reply, sync_refused(code))
                 member.sync_reply = None
-                self._renew_session(turn, group, member)
+                self._sessions.renew(turn, group, member)
 
     # -- SyncGroup ------------------------------------------------------------------------------------------------
 
@@ -511,7 +462,7 @@ class Membership:
         member = group.members[request.member_id]
         group.pending_sync.pop(member.member_id, None)
         if group.phase is STABLE:
-            return turn.answer(ask.reply, _assigned(group, member))
+            return turn.answer(ask.reply, assigned(group, member))
         before, member.sync_reply = member.sync_reply, ask.reply
         if before is not None:
             turn.answer(before, sync_refused(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -536,9 +487,9 @@ class Membership:
         turn.records.append(group_metadata_record(group.group_id, group.stored()))
         for member in group.members.values():
             if member.sync_reply is not None:
-                turn.answer(member.sync_reply, _assigned(group, member))
+                turn.answer(member.sync_reply, assigned(group, member))
                 member.sync_reply = None
-                self._renew_session(turn, group, member)
+                self._sessions.renew(turn, group, member)
 
     # -- Heartbeat ------------------------------------------------------------------------------------------------
 
@@ -558,7 +509,7 @@ class Membership:
         if request.generation_id != group.generation:
             reached("groups.heartbeat_of_other_generation_refused")
             return ErrorCode.ILLEGAL_GENERATION
-        self._renew_session(turn, group, group.members[request.member_id])
+        self._sessions.renew(turn, group, group.members[request.member_id])
         return ErrorCode.REBALANCE_IN_PROGRESS if group.phase is PREPARING else ErrorCode.NONE
 
     # -- LeaveGroup -----------------------------------------------------------------------------------------------
@@ -636,37 +587,17 @@ class Membership:
         """Renew a member's session; called for an offset commit, which counts as a heartbeat."""
         member = group.members.get(member_id)
         if member is not None:
-            self._renew_session(turn, group, member)
+            self._sessions.renew(turn, group, member)
 
-    def _renew_session(self, turn: Turn, group: ClassicGroup, member: Member) -> None:
-        self._set_deadline(group, member, turn.now_ms + member.session_timeout_ms)
+    def _lose(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
+        """Remove a member whose session is over."""
+        self._forget(turn, group, member_id)
+        self._after_removal(turn, group)
 
-    def _set_deadline(self, group: ClassicGroup, member: Member, deadline_ms: float) -> None:
-        member.deadline_ms = deadline_ms
-        if deadline_ms < member.timer_ms:
-            member.timer_ms = deadline_ms
-            self._deadlines.at(
-                deadline_ms, lambda turn: self._check_session(turn, group, member, deadline_ms)
-            )
-
-    def _check_session(self, turn: Turn, group: ClassicGroup, member: Member, timer_ms: float) -> None:
-        if member.is_gone or group.is_gone or member.timer_ms != timer_ms:
-            reached("groups.old_session_timer_passed")
-            return
-        member.timer_ms = float("inf")
-        if member.deadline_ms > turn.now_ms:
-            self._set_deadline(group, member, member.deadline_ms)
-        elif member.waits and not member.is_new:
-            self._set_deadline(group, member, turn.now_ms + member.session_timeout_ms)
-        else:
-            self._forget(turn, group, member.member_id)
-            self._after_removal(turn, group)
-
-    def _expire_pending(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
-        deadline_ms = group.pending_members.get(member_id)
-        if deadline_ms is not None and deadline_ms <= turn.now_ms and not group.is_gone:
-            group.remove(member_id)
-            self._complete_if_all_joined(turn, group)
+    def _lose_pending(self, turn: Turn, group: ClassicGroup, member_id: str) -> None:
+        """Remove a pending member that has not joined in time."""
+        group.remove(member_id)
+        self._complete_if_all_joined(turn, group)
 
 
 def _validate_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
@@ -687,10 +618,6 @@ def _validate_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     return ErrorCode.REBALANCE_IN_PROGRESS if group.phase is PREPARING else ErrorCode.NONE
 
 
-def _assigned(group: ClassicGroup, member: Member) -> SyncGroupResponse:
-    return SyncGroupResponse(0, ErrorCode.NONE, group.protocol_type, group.protocol, member.assignment)
-
-
 def _protocols(request: JoinGroupRequest) -> Protocols:
     return tuple((each.name, each.metadata) for each in request.protocols)
 
@@ -704,6 +631,3 @@ def _rebalance_timeout(request: JoinGroupRequest, version: int) -> int:
 def _dashed(uuid: bytes) -> str:
     text = uuid.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-__all__ = ["UNKNOWN_MEMBER", "LeaveMembers", "Membership", "join_refused", "sync_refused"]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from odradek.data_plane.coordination.asking import Ask
 from odradek.data_plane.groups.classic_group import CONSUMER_PROTOCOL
+from odradek.data_plane.groups.classic_responses import UNKNOWN_MEMBER, join_refused, sync_refused
 from odradek.data_plane.groups.consumers.consumer_group import (
     ClassicSide,
     ConsumerGroup,
@@ -36,13 +37,7 @@ from odradek.data_plane.groups.consumers.migration import (
     subscription_in,
 )
 from odradek.data_plane.groups.group_settings import GroupSettings
-from odradek.data_plane.groups.membership import (
-    UNKNOWN_MEMBER,
-    LeaveMembers,
-    Membership,
-    join_refused,
-    sync_refused,
-)
+from odradek.data_plane.groups.membership import LeaveMembers, Membership
 from odradek.data_plane.groups.turn import Turn
 from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError, ProtocolError

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from odradek.data_plane.coordination.asking import Ask
+from odradek.data_plane.groups.classic_responses import sync_refused
 from odradek.data_plane.groups.coordinator import GroupCoordinator
 from odradek.data_plane.groups.listing import DeleteGroup, DescribeGroup, ListGroups
-from odradek.data_plane.groups.membership import LeaveMembers, sync_refused
+from odradek.data_plane.groups.membership import LeaveMembers
 from odradek.data_plane.handlers.desk import Desk
 from odradek.serving.answer_size import TOO_LARGE, TOO_LARGE_MESSAGE, RepeatedSize
 from odradek.serving.contract import Context, Result

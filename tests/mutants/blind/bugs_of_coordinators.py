@@ -107,7 +107,7 @@ BUGS_OF_COORDINATORS: tuple[Mutant, ...] = (
         GROUPS + "membership:Membership._restore_members",
         """
         - for member in group.members.values():
-        -     self._renew_session(turn, group, member)
+        -     self._sessions.renew(turn, group, member)
         """,
     ),
     Mutant(
