@@ -182,6 +182,11 @@ class Task(Generic[T]):
         if self.on_done is not None:
             self.on_done()
 
+    @property
+    def has_failed(self) -> bool:
+        """True if the operation has ended with an error."""
+        return self._error is not None
+
     def result(self) -> T:
         """Return the operation's value, or raise its exception."""
         if not self.done:

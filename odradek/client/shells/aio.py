@@ -77,7 +77,11 @@ class AsyncClient:
         self._deadline_moved.set()
 
     async def run(self, operation: Operation[T]) -> T:
-        """Run an operation of the core (`odradek.client.core.operation`) to its end, and return its result."""
+        """Run an operation of the core (`odradek.client.core.operation`) to its end, and return its result.
+
+        Other tasks get a turn before an error is raised. So a program that catches the error and tries again cannot
+        keep them from running.
+        """
         task = self.core.start(operation, self._env.clock.monotonic())
         if not task.done:
             finished = self._env.event()
@@ -90,7 +94,14 @@ class AsyncClient:
                     self.core.abandon(task)
         else:
             self._perform_effects()
+            if task.has_failed:
+                await self.give_turn()
         return task.result()
+
+    async def give_turn(self) -> None:
+        """Let other tasks run."""
+        clock = self._env.clock
+        await clock.sleep_until(clock.monotonic())
 
     async def request(self, message: Any, *, node: int | None = None, timeout_ms: int | None = None) -> Any:
         """Send one request message to the broker `node` (None: any), and return the response."""

@@ -187,10 +187,16 @@ class AsyncConsumer(ConsumerSteering):
 
     async def _poll(self, timeout: float, what: Callable[[], list[T]]) -> list[T]:
         if self._polling:
+            await self.client.give_turn()
             raise RuntimeError("another task is using this consumer; a second task may call only wakeup")
         self._polling = True
         try:
             return await self._polled(timeout, what)
+        except Exception:
+            # An error may stay for good, such as a record that cannot be decoded. A program that catches it and polls
+            # again must not keep other tasks from running.
+            await self.client.give_turn()
+            raise
         finally:
             self._polling = False
 

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 import odradek.trio
+from odradek import UndecodableRecord
 from odradek.client.admin import NewTopic, create_topics
 from odradek.client.consumer.consumer_types import (
     ConsumerRecord,
@@ -246,3 +247,42 @@ def test_a_trio_program_asks_for_a_rebalance_and_commits_in_passing(
                 assert (await consumer.committed([key]))[key] == OffsetAndMetadata(1)
 
     trio.run(main)
+
+
+def test_a_lasting_error_leaves_other_tasks_their_turns(
+    node: RunningNode, fresh_topic: Callable[[str], str]
+) -> None:
+    """A program catches the error of a record that cannot be decoded, and polls on. Another task runs meanwhile."""
+    topic = fresh_topic("trio-poison")
+    turns = 0
+
+    def unreadable(_: bytes) -> object:
+        raise ValueError("not of this kind")
+
+    async def main() -> None:
+        async with odradek.trio.open_producer(bootstrap_servers=node.bootstrap) as producer:
+            await producer.send(topic, b"v")
+        async with odradek.trio.open_consumer(
+            bootstrap_servers=node.bootstrap, value_deserializer=unreadable, auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.assign([(topic, 0)])
+            while True:
+                try:
+                    await consumer.poll(0.1)
+                except UndecodableRecord:
+                    break
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(count_turns)
+                for _ in range(100):
+                    with pytest.raises(UndecodableRecord):
+                        await consumer.poll(0.1)
+                nursery.cancel_scope.cancel()
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    trio.run(main)
+    assert turns >= 100, f"another task had {turns} turns during 100 polls"
