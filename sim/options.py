@@ -396,7 +396,10 @@ class RunOptions:
 
     @classmethod
     def from_json(cls, text: str) -> RunOptions:
-        """Decode a text of `to_json`. Raises `ValueError` for any other text."""
+        """Decode a text of `to_json`. A text from before duties or knobs existed may lack them: the run has none then.
+
+        Raises `ValueError` for any other text.
+        """
         try:
             given: Any = json.loads(text)
             return cls(
@@ -407,8 +410,8 @@ class RunOptions:
                         "storm": StormPlan(**_tuples(given["storm"])),
                         "weather": Weather(**_tuples(given["weather"])),
                         "workloads": tuple(given["workloads"]),
-                        "duties": tuple(given["duties"]),
-                        "knobs": dict(given["knobs"]),
+                        "duties": tuple(given.get("duties", ())),
+                        "knobs": dict(given.get("knobs", {})),
                     }
                 )
             )
