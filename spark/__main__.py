@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 JOBS = {
@@ -66,6 +68,10 @@ JOBS = {
         "odradek.spark.delivery.finish",
         "show how far a query's last batch is, and end a batch whose plan is gone (needs neither Spark nor Java)",
     ),
+    "file": (
+        "odradek.spark.__main__",
+        'print the file of a job, for spark-submit: spark-submit ... "$(odradek spark file cdc)" ...',
+    ),
     "quiet": (
         "odradek.spark.quiet",
         'print the folder of settings that make Spark print only errors: export SPARK_CONF_DIR="$(odradek spark quiet)"',
@@ -81,6 +87,7 @@ JOBS = {
     ),
 }
 CHECKOUT_ONLY = "history-check"
+FILE = "file"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -98,9 +105,32 @@ def main(words: Sequence[str] | None = None) -> int:
     if name == CHECKOUT_ONLY and not (Path(__file__).parents[2] / "jepsen_tests").is_dir():
         print(f"the job {name} runs only in a checkout of the sources", file=sys.stderr)
         return 1
-    module = importlib.import_module(JOBS[name][0])
+    if name == FILE:
+        return print_file(rest)
+    try:
+        module = importlib.import_module(JOBS[name][0])
+    except ModuleNotFoundError as error:
+        package = (error.name or "odradek").partition(".")[0]
+        if package == "odradek":
+            raise
+        print(f"{name}: this job needs the package {package}: pip install 'odradek[spark]'", file=sys.stderr)
+        return 1
     status: int = module.main(rest)
     return status
+
+
+def print_file(words: Sequence[str]) -> int:
+    """Print the path of a job's file, and return the exit status. The job is not imported, so PySpark may be missing."""
+    on_spark = [name for name, (module, _) in JOBS.items() if ".pipelines." in module and name != "mirror"]
+    parser = argparse.ArgumentParser(
+        prog=f"odradek spark {FILE}",
+        description="Print the file of a job, by which spark-submit runs it. Neither Spark nor Java is needed.",
+    )
+    parser.add_argument("job", choices=on_spark, metavar="NAME", help=f"one of: {', '.join(on_spark)}")
+    spec = find_spec(JOBS[parser.parse_args(words).job][0])
+    assert spec is not None, "each job has a module"
+    print(spec.origin)
+    return 0
 
 
 if __name__ == "__main__":

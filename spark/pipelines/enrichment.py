@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 import attrs
-import pandas
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
@@ -29,6 +29,9 @@ from odradek.spark.pipelines.job import Topics, add_cluster_arguments, main_of, 
 from odradek.spark.pipelines.progress import ProgressLine
 from odradek.spark.pipelines.streams import add_stream_arguments, run_query, start_query, topic_writer
 from odradek.spark.pipelines.weather import WEATHER_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = ["ENRICHED_COLUMNS", "Enrichment", "main", "with_tables", "with_weather"]
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import pandas
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,6 +23,9 @@ from odradek.spark.pipelines.flight_table import flight_table
 from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
 from odradek.spark.pipelines.progress import ProgressLine
 from odradek.wire.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = [
     "JSON_COLUMNS",
@@ -116,6 +119,8 @@ def _write_timed(spark: SparkSession, arguments: argparse.Namespace) -> None:
     create_topic(topics, arguments.topic, arguments.partitions, {"retention.ms": "-1"})
     table = flight_table().sort_values("time_hour", kind="stable").head(arguments.limit)
     values = table.to_json(orient="records", lines=True).splitlines()
+    import pandas
+
     times = pandas.to_datetime(table["time_hour"]).astype("int64") // 1_000_000
     try:
         with topics.producer() as producer:

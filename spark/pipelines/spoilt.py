@@ -12,9 +12,9 @@ import argparse
 import json
 import sys
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import attrs
-import pandas
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,6 +22,9 @@ from odradek.spark.pipelines.flight_table import flight_table
 from odradek.spark.pipelines.flights import create_topic
 from odradek.spark.pipelines.job import add_cluster_arguments, main_of, topics_of
 from odradek.spark.pipelines.progress import ProgressLine
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = [
     "CUT",

@@ -18,9 +18,9 @@ import json
 import random
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import attrs
-import pandas
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -28,6 +28,9 @@ from odradek.spark.pipelines.flight_table import flight_table, plane_table
 from odradek.spark.pipelines.flights import create_topic
 from odradek.spark.pipelines.job import add_cluster_arguments, main_of, topics_of
 from odradek.spark.pipelines.progress import ProgressLine
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = ["FIRST_MS", "FLEET_COLUMNS", "Aircraft", "Event", "Fleet", "disorder", "events_frame", "main"]
 
@@ -75,6 +78,8 @@ class Fleet:
 
     def fly(self, flights: pandas.DataFrame) -> None:
         """Apply flights in the order of their hours: aircraft move, join and leave."""
+        import pandas
+
         flown = flights.dropna(subset=["dep_time", "tailnum"])
         hours = pandas.to_datetime(flown["time_hour"])
         day = None
