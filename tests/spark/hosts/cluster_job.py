@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 WAIT_SECONDS = 240
+STARTS_MAX = 12
+TOO_SLOW = "failed to connect back"
+"""Spark's message about a Python process that took more than ten seconds to start."""
 BATCH_ID = "streaming.sql.batchId"
 """The local property in which Spark passes the number of the micro-batch to a task."""
 
@@ -76,10 +79,28 @@ def stream(spark: SparkSession, bootstrap: str, origin: str, batch_rows: int) ->
 
 
 def start(rows: DataFrame, bootstrap: str, topic: str, checkpoint: str, **trigger: object) -> StreamingQuery:
-    """Start a query that appends values to a topic."""
+    """Start a query that appends values to a topic, and wait until its source is created."""
     options = {"kafka.bootstrap.servers": bootstrap, "topic": topic, "checkpointLocation": checkpoint}
     writer = rows.writeStream.format("odradek").options(**options)
-    return (writer.trigger(**trigger) if trigger else writer).start()  # type: ignore[call-overload]  # Spark's triggers
+    if trigger:
+        writer = writer.trigger(**trigger)  # type: ignore[call-overload]  # Spark's triggers
+    return started(writer.start)
+
+
+def started(begin: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query, and repeat this if its source's Python process took too long, as `tests/spark/streaming.py` does."""
+    for _ in range(STARTS_MAX):
+        query = begin()
+        wait_for(lambda query=query: not begins(query))  # type: ignore[misc]
+        failure = query.exception()
+        if failure is None or TOO_SLOW not in str(failure):
+            break
+    return query
+
+
+def begins(query: StreamingQuery) -> bool:
+    """True if the query still creates its source."""
+    return query.isActive and str(query.status["message"]).startswith("Initializing")
 
 
 def copy(

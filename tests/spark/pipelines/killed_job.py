@@ -18,7 +18,8 @@ from tests.spark.python_path import python_path
 
 __all__ = ["kill_job", "kill_load"]
 
-WAIT_SECONDS = 300
+WAIT_SECONDS = 900
+"""The longest run until the kill. It only ends a job that hangs: under a load of 20, one began its first batch after 165 s."""
 
 
 def kill_job(words: Sequence[str], checkpoint: Path, batch: int, folder: Path) -> None:
