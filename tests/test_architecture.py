@@ -100,6 +100,7 @@ SHELL = {
     "spark/delivery/decisions.py": "connections of driver and executors to the decisions topic, pauses between attempts",
     "spark/delivery/batch_driver.py": "waits for the outcome of transactions",
     "spark/delivery/kept_clients.py": "which process it is, so that a forked one makes its own clients",
+    "spark/delivery/connecting.py": "a variable of its environment",
     "spark/delivery/finish.py": "a command: arguments, the files of a checkpoint",
     "spark/delivery/undecided.py": "a command: arguments, how long ago something began",
     "spark/writing/transactional_task.py": "how long an attempt's transaction is open",

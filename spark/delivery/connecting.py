@@ -5,17 +5,30 @@ these options mean.
 from __future__ import annotations
 
 import argparse
+import os
 
 from odradek.spark.delivery.decisions_topic import DECISIONS_TOPIC
 
-__all__ = ["add_connection_options", "properties_of"]
+__all__ = ["add_bootstrap_option", "add_connection_options", "properties_of"]
+
+_DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def add_bootstrap_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names the brokers. Its default is that of all other commands."""
+    parser.add_argument(
+        "--bootstrap-server",
+        "--bootstrap",
+        dest="bootstrap",
+        metavar="HOST:PORT,...",
+        default=os.environ.get("ODRADEK_BOOTSTRAP") or _DEFAULT_BOOTSTRAP,
+        help=f"where to find the cluster (default: $ODRADEK_BOOTSTRAP, else {_DEFAULT_BOOTSTRAP})",
+    )
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options --bootstrap, --decisions-topic and --option."""
-    parser.add_argument(
-        "--bootstrap", default="127.0.0.1:9092", help="brokers as HOST:PORT,... (%(default)s)"
-    )
+    """Add the options --bootstrap-server, --decisions-topic and --option."""
+    add_bootstrap_option(parser)
     parser.add_argument("--decisions-topic", default=DECISIONS_TOPIC, help="(%(default)s)")
     parser.add_argument(
         "--option",

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from odradek.client.core.partition_offsets import EARLIEST, LATEST
 from odradek.client.shells.blocking import Client
 from odradek.client.shells.producer import Producer
+from odradek.spark.delivery.connecting import add_bootstrap_option
 from odradek.spark.pipelines.failure import Failed
 from odradek.spark.source_options import SourceOptions
 from odradek.spark.worker_process import worker_python
@@ -29,9 +30,7 @@ __all__ = ["Failed", "Topics", "add_cluster_arguments", "main_of", "spark_settin
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that name the cluster, the data source and its options."""
-    parser.add_argument(
-        "--bootstrap", default="127.0.0.1:9092", help="brokers as HOST:PORT,... (%(default)s)"
-    )
+    add_bootstrap_option(parser)
     parser.add_argument(
         "--format",
         default="odradek",
