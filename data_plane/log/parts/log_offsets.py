@@ -7,8 +7,8 @@
   instead.
 * The log end offset grows with appends, and falls with truncations.
 * The log start offset grows up to the high watermark, and falls only with truncations.
-* The stored start is the log start offset that the next process would find, even after a loss of power: in the
-  checkpoint, or in the name of the first segment. It never exceeds the log start offset. A replica reports records as deleted only if
+* The stored start is the log start offset that the next process would find, even after a loss of power. It is in
+  the checkpoint, or in the name of the first segment. It never exceeds the log start offset. A replica reports records as deleted only if
   they lie below its stored start.
 
 A broken rule raises `AssertionError`, because wrong offsets would lose records, or invent them.

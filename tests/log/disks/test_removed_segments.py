@@ -42,7 +42,7 @@ def test_deleted_records_stay_deleted_when_a_loss_of_power_undoes_retention(node
 
 
 def test_what_retention_has_removed_is_stored_with_the_next_checkpoint(node: Node) -> None:
-    """The removal of files is not durable at once, so a start is not stored before a checkpoint has it."""
+    """A loss of power may undo the removal of files, so a start is stored when a checkpoint has it."""
     log = node.log()
     fill(log, 12)
     log.flush()
