@@ -293,7 +293,9 @@ def _settle_offsets(log: PartitionLog, options: LoadOptions, *, was_clean: bool)
             )
             log.truncate_fully_and_start_at(log_start_offset)
             return
-    log.settle(log_start_offset, options.high_watermark)
+    # After a crash, the removal of the segments below the first one may not be durable yet.
+    stored = min(log_start_offset, max(options.log_start_offset, segments.durable_base_offset))
+    log.settle(log_start_offset, stored, options.high_watermark)
     if log.first_dirty_offset != NEVER_CLEANED:
         log.cleaning.settle(log_start_offset, log.log_end_offset)
     log.epochs.truncate_from_end(log.log_end_offset + 1)

@@ -12,6 +12,7 @@ from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.log_home import half_done
 from odradek.data_plane.log.parts.log_offsets import LogOffsets
+from odradek.data_plane.log.parts.producer_recovery import keep_snapshot
 from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.segments.segment import Segment
 from odradek.data_plane.log.segments.segment_times import is_known, modified_ms, walk_times
@@ -38,6 +39,9 @@ def set_log_start_offset(
         offsets.raise_start(offset)
         epochs.truncate_from_start(offset)
         segments.home.log_start_raised()
+    elif offset > offsets.stored_start_offset:
+        # Retention has removed these records, and no checkpoint shows it yet.
+        segments.home.log_start_raised()
 
 
 def delete_old_segments(
@@ -47,26 +51,24 @@ def delete_old_segments(
     `DiskError`.
 
     The log start offset rises before the files are removed, so that readers no longer need these files. A
-    reader that found a needed file missing would take that for a disk failure.
+    reader that found a needed file missing would take that for a disk failure. It is stored with the next
+    checkpoint, because a loss of power may undo the removal.
     """
     count = min(deletable(offsets, segments, config, now_ms), len(segments.segments) - 1)
     if count <= 0:
         return 0
+    before = segments.segments
     doomed = segments.drop_first(count)
-    base_offset = segments.base_offset
-    offsets.raise_start(base_offset)
+    offsets.raise_start(segments.base_offset)
     epochs.truncate_from_start(offsets.log_start_offset)
 
     def work() -> list[str]:
+        keep_snapshot(segments.home.directory, before, segments.base_offset, config.index_interval_bytes)
         with half_done():
             return segments.mark_deleted(doomed)
 
-    def finish(renamed: list[str]) -> None:
-        segments.let_go(renamed)
-        offsets.store_start(base_offset)
-
     try:
-        segments.home.change(work, finish)
+        segments.home.change(work, segments.let_go)
     except DiskHung as error:
         if not error.goes_on:
             reached("log.retention_undone")

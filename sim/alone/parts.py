@@ -12,6 +12,7 @@ import attrs
 from sim.alone import raft_alone, replication_alone, silence_alone
 from sim.alone.consumers import consumers_alone
 from sim.alone.groups import groups_alone
+from sim.alone.logs import logs_alone
 from sim.alone.quorum import moved_voters, quorum_alone
 from sim.alone.transactions import transactions_alone
 from sim.history import SafetyViolation
@@ -23,6 +24,7 @@ PARTS: Mapping[str, Callable[[int], object]] = {
     "raft": raft_alone.run,
     "quorum": quorum_alone.run,
     "moved": moved_voters.run,
+    "logs": logs_alone.run,
     "replication": replication_alone.run,
     "groups": groups_alone.run,
     "consumers": consumers_alone.run,
@@ -34,6 +36,7 @@ SCHEDULES: Mapping[str, int] = {
     "raft": 16,
     "quorum": 10,
     "moved": 4,
+    "logs": 10,
     "replication": 32,
     "groups": 24,
     "consumers": 16,

@@ -246,6 +246,7 @@ STATES: Mapping[str, str] = {
     "log.sequence_gap_refused": "A batch leaves out sequence numbers of its producer.",
     "log.marker_of_earlier_epoch_refused": "A marker has an earlier epoch than its producer's last batch.",
     "log.marker_of_earlier_coordinator_refused": "A marker arrives from a coordinator that has been replaced by a later one.",
+    "log.snapshot_made_late": "Retention finds that a full disk has refused the snapshot of the producers.",
     "log.aborted_index_repaired": "The index of a segment's aborted transactions is damaged.",
     "log.producers_not_read_yet": "A worker needs the last stable offset before the producers' states have been read.",
     "log.removed_for_lack_of_room": "A segment must be renamed before its deletion, and the disk is full.",

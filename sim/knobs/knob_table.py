@@ -173,7 +173,7 @@ _CLIENTS: Mapping[str, Mapping[str, tuple[int, int]]] = {
     "client.core.requests": {"PARTITIONS_MAX": (1, 4)},
     "client.producer.sender": {"_FAILED_KEPT_MAX": (1, 4)},
     "client.shells.aio": {"_RECEIVE_BYTES": (512, 8_000)},
-    "wire.batches.record_columns": {"_RUN_MIN": (1, 16)},
+    "wire.batches.record_columns": {"_RUN_MIN": (2, 16)},
 }
 
 

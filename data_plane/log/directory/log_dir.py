@@ -213,6 +213,8 @@ class LogDir:
         self.judge_room()
         self.is_loaded = True
         self.checkpoints.all_are_open(self._loader.unreadable)
+        if not all(log.is_start_stored for log in self.logs.values()):
+            self.log_start_raised()
 
     def stop_loading(self) -> None:
         """Make `load` return soon, because the node stops. Only a device that hangs can delay this."""

@@ -353,6 +353,7 @@ class Background:
             except (DiskRefused, FileClosed):
                 continue
             if removed:
+                self.log_starts.want()
                 self.segments_removed += removed
                 context.log.info(
                     "log.segments_removed",

@@ -183,7 +183,7 @@ class OffsetCheckpoints:
 
     def log_start_text(self, rising: RisingStarts | None = None) -> bytes:
         """Encode the log start offsets. A log is left out if its first segment begins at its start offset, as
-        in Kafka.
+        in Kafka. But a log stays as long as a loss of power may bring removed segments back.
 
         The logs whose start is not stored yet are appended to `rising`, each with its start offset in this
         text.
@@ -191,7 +191,8 @@ class OffsetCheckpoints:
         starts = dict(self.starts)
         for key, log in dict(self._logs).items():
             start_offset = log.log_start_offset
-            if start_offset > log.segment_list.base_offset:
+            segments = log.segment_list
+            if start_offset > min(segments.base_offset, segments.durable_base_offset):
                 starts[key] = start_offset
             if rising is not None and start_offset > log.stored_start_offset:
                 rising.append((log, start_offset))

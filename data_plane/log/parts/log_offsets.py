@@ -7,8 +7,8 @@
   instead.
 * The log end offset grows with appends, and falls with truncations.
 * The log start offset grows up to the high watermark, and falls only with truncations.
-* The stored start is the log start offset that the next process would find: in the checkpoint, or in the name
-  of the first segment. It never exceeds the log start offset. A replica reports records as deleted only if
+* The stored start is the log start offset that the next process would find, even after a loss of power. It is in
+  the checkpoint, or in the name of the first segment. It never exceeds the log start offset. A replica reports records as deleted only if
   they lie below its stored start.
 
 A broken rule raises `AssertionError`, because wrong offsets would lose records, or invent them.
@@ -92,10 +92,10 @@ class LogOffsets:
         self.log_start_offset = self.stored_start_offset = offset
         self.high_watermark = self.log_end_offset = offset
 
-    def settle(self, start_offset: int, high_watermark: int) -> None:
+    def settle(self, start_offset: int, stored_start_offset: int, high_watermark: int) -> None:
         """Set the offsets found at the start of the process. A high watermark beyond `log_end_offset` is
         lowered to it.
         """
-        self.log_start_offset = self.stored_start_offset = start_offset
+        self.log_start_offset, self.stored_start_offset = start_offset, stored_start_offset
         self.high_watermark = min(max(high_watermark, start_offset), self.log_end_offset)
         self.check_order()

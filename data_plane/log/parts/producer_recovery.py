@@ -229,6 +229,18 @@ def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: b
         remove_if_present(directory, name)
 
 
+def keep_snapshot(
+    directory: Dir, segments: Sequence[Segment], offset: int, index_interval_bytes: int
+) -> None:
+    """Write the snapshot as of `offset` if a full disk has refused it (blocking). Call this before the segments below
+    `offset` are removed, because their batches are then the only record of their producers. Raises `DiskError`.
+    """
+    if not directory.exists(file_name(offset, SNAPSHOT_SUFFIX)):
+        reached("log.snapshot_made_late")
+        state = rebuild_producers(directory, segments, offset, index_interval_bytes)
+        write_snapshot(directory, state, offset, sync=True)
+
+
 def remove_snapshots_above(directory: Dir, offset: int, names: list[str]) -> None:
     """Remove the snapshots with an offset above `offset`. Raises `DiskError`."""
     for each in snapshot_offsets(names):

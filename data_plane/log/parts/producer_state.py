@@ -334,6 +334,9 @@ class ProducerState:
         """True if any known batch ends at `offset` or later, so that a truncation to `offset` would change
         this state.
         """
+        if self.ended and self.ended[-1][0] >= offset:
+            # The marker's producer may have expired since.
+            return True
         return any(
             entry.last_offset >= offset or entry.coordinator_epoch >= 0 for entry in self.entries.values()
         )

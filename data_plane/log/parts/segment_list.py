@@ -47,7 +47,7 @@ removes files with this suffix. (The cleaner has another suffix, `.cleaned`.)
 class SegmentList:
     """The segments of one log. Only the loop changes the list."""
 
-    __slots__ = ("active", "entry_is_dirty", "home", "segments")
+    __slots__ = ("active", "durable_base_offset", "entry_is_dirty", "home", "segments")
 
     def __init__(self, home: LogHome, segments: Sequence[Segment], *, entry_is_dirty: bool) -> None:
         self.home = home
@@ -55,6 +55,10 @@ class SegmentList:
         """True if files have been created, renamed or removed since the directory was last synced."""
         self.segments = tuple(segments)
         self.active = segments[-1]
+        self.durable_base_offset = 0 if entry_is_dirty else self.base_offset
+        """The base offset of the first segment at the last sync of the directory. After a loss of power, the segments
+        that were removed since then may be there again.
+        """
         self.check_order()
 
     def _take(self, segments: tuple[Segment, ...]) -> None:
@@ -480,6 +484,7 @@ class SegmentList:
         """
         if self.entry_is_dirty:
             self.entry_is_dirty = False
+            base_offset = self.base_offset
             try:
                 sync_file(self.home.directory, METADATA_FILE_NAME)
                 self.home.directory.sync()
@@ -487,6 +492,7 @@ class SegmentList:
             except DiskRefused:
                 self.entry_is_dirty = True
                 raise
+            self.durable_base_offset = base_offset
 
 
 def _nothing_more(done: None) -> None:

@@ -58,8 +58,8 @@ BUGS_OF_LOGS: tuple[Mutant, ...] = (
         "The checkpoint of log starts leaves out logs with several segments: deleted records are there after a restart.",
         DIRECTORY + "offset_checkpoints:OffsetCheckpoints.log_start_text",
         """
-        - if start_offset > log.segment_list.base_offset:
-        + if start_offset > log.segment_list.active.base_offset:
+        - if start_offset > min(segments.base_offset, segments.durable_base_offset):
+        + if start_offset > segments.active.base_offset:
         """,
     ),
     Mutant(

@@ -11,7 +11,7 @@ from types import FrameType
 
 import attrs
 
-from sim.alone.parts import PARTS, SCHEDULES
+from sim.alone.parts import SCHEDULES, run_part
 from sim.options import RunOptions
 from sim.run import run
 from tests.mutants.bugs import BY_NAME, MUTANTS
@@ -79,7 +79,7 @@ def _verdict(step: Step) -> str:
     count = SCHEDULES[step.kind]
     for each in range(step.seed * count, (step.seed + 1) * count):
         try:
-            PARTS[step.kind](each)
+            run_part(step.kind, each)
         except Exception as error:  # noqa: BLE001 - any failure shows the mutant
             return f"{step.kind} {each} alone: {type(error).__name__}: {error}".partition("\n")[0]
     return ""

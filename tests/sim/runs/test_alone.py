@@ -16,6 +16,7 @@ from sim.alone import raft_alone, replication_alone, silence_alone
 from sim.alone.consumers import consumers_alone
 from sim.alone.groups import groups_alone
 from sim.alone.groups.group_checks import GroupPromises
+from sim.alone.logs import logs_alone
 from sim.alone.parts import run_part
 from sim.alone.quorum import moved_voters, quorum_alone
 from sim.alone.quorum.quorum_checks import whole_log
@@ -37,6 +38,9 @@ In 8600017 a leader's disk is slow, so its followers have a committed batch befo
 In 25000326 such a batch also removes the leader from the voters. In 26000101 the only other voter loads a snapshot in
 chunks of 200 bytes, for longer than a leader waits for fetches.
 """
+LOGS_SEEDS = (*range(60), 401, 511)
+"""In 401, a transaction whose producer has expired is cut away. In 511, a full disk refuses a snapshot of the producers,
+and retention removes their batches."""
 SILENCE_SEEDS = range(60)
 MOVED_SEEDS = (*range(8), 3440049)
 """In the last seed, one lost message delayed later look-ups for a copy, so a copy of a voter's directory was counted as
@@ -72,6 +76,14 @@ def test_replicas_keep_what_was_acknowledged() -> None:
     assert sum(each["acknowledged"] for each in found) > 10 * len(REPLICATION_SEEDS)
     assert sum(each["deaths"] for each in found) > len(REPLICATION_SEEDS)
     assert replication_alone.run(3) == found[3]
+
+
+def test_logs_keep_what_they_call_durable() -> None:
+    """Logs, their upkeep and the cleaner agree with a model of their batches, through crashes at any call to the disk."""
+    found = [logs_alone.run(seed) for seed in LOGS_SEEDS]
+    assert sum(each["deaths"] for each in found) > len(LOGS_SEEDS)
+    assert sum(each["passes"] for each in found) > len(LOGS_SEEDS)
+    assert logs_alone.run(3) == found[3]
 
 
 def test_no_living_broker_is_fenced_by_two_voices() -> None:

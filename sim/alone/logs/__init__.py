@@ -1,0 +1,1 @@
+"""Simulation of one log directory with its logs, without brokers or coordinators."""

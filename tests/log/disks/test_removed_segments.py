@@ -1,0 +1,115 @@
+"""What retention removes: deleted records stay deleted through a loss of power, and producers stay known."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import Origin
+from odradek.wire.batches.transaction_markers import build_marker
+from testkit.by_hand import NOW_MS
+from tests.log.support import Node, append, append_verified, batch, fill
+
+SMALL = LogConfig(segment_bytes=300, index_interval_bytes=150, retention_ms=-1)
+
+
+@pytest.fixture
+def node() -> Node:
+    """Return a node whose log is empty and durable."""
+    node = Node(SMALL)
+    node.log().flush()
+    node.log_dir.checkpoints.write_recovery_points()
+    return node
+
+
+def test_deleted_records_stay_deleted_when_a_loss_of_power_undoes_retention(node: Node) -> None:
+    """A start counts as stored only if the next process finds it, even after a loss of power."""
+    log = node.log()
+    fill(log, 12)
+    log.flush()
+    second = log.segments[1].base_offset
+    log.set_log_start_offset(second)
+    node.look(1000)
+    assert log.stored_start_offset == second
+    log.delete_old_segments(NOW_MS)
+    assert log.segment_list.base_offset == second
+    node.look(70_000)
+    node.disk.crash("synced")
+    node.start()
+    assert node.log().log_start_offset == second
+
+
+def test_what_retention_has_removed_is_stored_with_the_next_checkpoint(node: Node) -> None:
+    """A loss of power may undo the removal of files, so a start is stored when a checkpoint has it."""
+    log = node.log()
+    fill(log, 12)
+    log.flush()
+    log.set_config(
+        LogConfig(segment_bytes=300, index_interval_bytes=150, retention_ms=-1, retention_bytes=300)
+    )
+    assert log.delete_old_segments(NOW_MS) > 0
+    assert log.stored_start_offset == 0 < log.log_start_offset
+    log.set_log_start_offset(1)
+    assert node.log_dir.background.log_starts.is_wanted
+    node.look(1000)
+    assert log.is_start_stored
+    start = log.log_start_offset
+    node.disk.crash("synced")
+    node.start()
+    assert node.log().log_start_offset == start
+
+
+def test_a_process_that_starts_with_removed_segments_stores_its_start_again(node: Node) -> None:
+    """After a crash, removed segments may come back by a loss of power, unless a checkpoint has the start."""
+    log = node.log()
+    fill(log, 12)
+    log.flush()
+    log.set_config(
+        LogConfig(segment_bytes=300, index_interval_bytes=150, retention_ms=-1, retention_bytes=300)
+    )
+    log.delete_old_segments(NOW_MS)
+    start = log.log_start_offset
+    node.disk.crash("all")
+    node.start()
+    assert node.log().log_start_offset == start
+    assert node.log().stored_start_offset == 0
+    node.look(1000)
+    assert node.log().is_start_stored
+    node.disk.crash("synced")
+    node.start()
+    assert node.log().log_start_offset == start
+
+
+@pytest.mark.reaches("log.snapshot_made_late")
+def test_retention_makes_the_snapshot_that_a_full_disk_has_refused(node: Node) -> None:
+    """A producer whose batches were removed is known after a crash, so a repeated batch is recognised."""
+    log = node.log()
+    first = batch(1, producer_id=1, producer_epoch=0, base_sequence=0)
+    append(log, bytearray(first))
+    node.disk.fail_next(errno.ENOSPC, operation="append", path_part=".snapshot")
+    log.roll(NOW_MS)
+    fill(log, 2)
+    log.flush()
+    log.set_log_start_offset(1)
+    assert log.delete_old_segments(NOW_MS) == 1
+    log.flush()
+    node.log_dir.checkpoints.write_recovery_points()
+    node.disk.crash("synced")
+    node.start()
+    assert append(node.log(), bytearray(first)).duplicate
+
+
+def test_a_cut_marker_holds_up_nobody_although_its_producer_has_expired(node: Node) -> None:
+    """The last stable offset does not wait for a marker that was cut away."""
+    log = node.log()
+    append_verified(log, batch(1, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True))
+    append(log, build_marker(1, 0, 0, is_commit=True, timestamp_ms=NOW_MS), origin=Origin.COORDINATOR)
+    assert log.last_stable_offset == 0
+    log.producers.expire(0, 1)
+    log.producers.expire(1000, 1)
+    log.truncate_to(0)
+    append(log, batch(1), epoch=1)
+    log.advance_high_watermark(1)
+    assert log.last_stable_offset == 1
