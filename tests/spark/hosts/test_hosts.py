@@ -68,7 +68,7 @@ class Place:
         **settings: object,
     ) -> subprocess.CompletedProcess[str]:
         """Run a function of the job as the page says, with more of Spark's settings, and other variables."""
-        build, submit, _ = (each.code for each in blocks(PAGE, "sh"))
+        build, submit, *_ = (each.code for each in blocks(PAGE, "sh"))
         assert "venv environment" in build
         for key, value in (conf or {}).items():
             submit = submit.replace("--master", f"--conf {key}={value} --master")
