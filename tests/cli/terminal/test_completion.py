@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ from odradek.cli.__main__ import GROUPS, build_parser
 from odradek.cli.terminal import completion
 from odradek.cli.terminal.completion import candidates
 from tests.cli.running import ROOT, environment, odradek_here
-from tests.cli.terminal.screen import needs, screen
+from tests.cli.terminal.screen import Screen, needs, screen
 from tests.cli.test_import_budget import FORBIDDEN, modules_after
 from tests.node_process import RunningNode
 
 pytestmark = [pytest.mark.xdist_group("cli"), pytest.mark.long]
+TABS_MAX = 3
 
 
 def offered(*words: str) -> list[str]:
@@ -161,6 +163,19 @@ def test_other_shells_quote_what_they_insert(shell: str, tmp_path: Path) -> None
     assert not (tmp_path / "ran").exists()
 
 
+def _complete(terminal: Screen, wanted: str) -> None:
+    """Press Tab until the screen shows `wanted`. A cluster that answers within a second no name is asked again, as a user
+    would.
+    """
+    for _ in range(TABS_MAX - 1):
+        terminal.keys("Tab")
+        with suppress(AssertionError):
+            terminal.wait(wanted)
+            return
+    terminal.keys("Tab")
+    terminal.wait(wanted)
+
+
 def _script(shell: str, tmp_path: Path) -> Path:
     path = tmp_path / f"completion.{shell}"
     path.write_text(odradek_here("completion", shell).out)
@@ -233,5 +248,4 @@ def test_shells_at_a_terminal(
         ):
             terminal.type(typed)
             terminal.wait(typed)
-            terminal.keys("Tab")
-            terminal.wait(wanted)
+            _complete(terminal, wanted)

@@ -51,7 +51,9 @@ def run_task(
 
 def stored_committed(bootstrap: str, topic: str, count: int) -> list[Any]:
     """Wait until no transaction is open in a topic; return its records, at least `count` of them."""
-    deadline = time.monotonic() + 60
+    # A task that Spark kills late may have begun a transaction after the driver has looked for open ones. Its timeout of
+    # a minute ends it then.
+    deadline = time.monotonic() + 180
     with Client(bootstrap) as client:
         wanted = [(topic, partition) for partition in client.metadata([topic]).topic(topic).partitions]
         while True:
