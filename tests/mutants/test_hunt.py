@@ -48,7 +48,7 @@ def test_the_place_of_each_mutant_can_be_counted() -> None:
 def test_a_run_without_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a bug makes a run endless, the run is stopped, and the bug counts as found."""
 
-    def loop(seed: int) -> None:
+    def loop(part: str, seed: int) -> None:
         while True:
             try:
                 sum(range(1000))
@@ -56,7 +56,7 @@ def test_a_run_without_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
                 continue
 
     monkeypatch.setattr("tests.mutants.hunt.steps._SPARE_SECONDS", 0.05)
-    monkeypatch.setattr("tests.mutants.hunt.steps.PARTS", {"raft": loop})
+    monkeypatch.setattr("tests.mutants.hunt.steps.run_part", loop)
     assert "runs on" in perform(FIRST, Step("raft", 0), 0.0).verdict
 
 

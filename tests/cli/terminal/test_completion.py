@@ -164,9 +164,7 @@ def test_other_shells_quote_what_they_insert(shell: str, tmp_path: Path) -> None
 
 
 def _complete(terminal: Screen, wanted: str) -> None:
-    """Press Tab until the screen shows `wanted`. A cluster that answers within a second no name is asked again, as a user
-    would.
-    """
+    """Ask for a completion by Tab, and again if the screen does not show `wanted`. The cluster may not have answered within a second."""
     for _ in range(TABS_MAX - 1):
         terminal.keys("Tab")
         with suppress(AssertionError):

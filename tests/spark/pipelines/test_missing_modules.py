@@ -36,7 +36,7 @@ def test_a_job_that_runs_on_pandas_names_it() -> None:
 
 @pytest.mark.parametrize("job", ["flights", "enrichment", "fleet-changes", "spoilt-flights", "cdc", "clean"])
 def test_other_jobs_start_without_it(job: str) -> None:
-    """These jobs use pandas only to read the tables of flights, and say there what is missing."""
+    """These jobs use pandas only where they read the tables of flights."""
     ended = without_pandas(job, "--help")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("usage:")

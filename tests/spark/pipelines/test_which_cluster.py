@@ -1,4 +1,4 @@
-"""Which cluster the jobs and tools of `odradek spark` ask: the one that all other commands ask."""
+"""Which cluster the jobs and tools of `odradek spark` ask: the same cluster as all other commands."""
 
 from __future__ import annotations
 
