@@ -221,7 +221,8 @@ def _commit(
     elif plan.delivery is Delivery.EXACTLY_ONCE:
         end = _end(plan, messages, query, batch)
         end_batch(plan.look_up_properties, plan.decisions_topic, end, _held(messages))
-    _log_once(plan)
+    if plan.app_id is not None or batch == 0:
+        _log_once(plan)
 
 
 def _abort(
@@ -287,7 +288,7 @@ _is_logged = False
 
 
 def _log_once(plan: SinkPlan) -> None:
-    """Log once per process, after the first batch, how to read the query's records."""
+    """Log how to read the query's records, once per process: Spark starts a process for each batch of a stream."""
     global _is_logged
     if not _is_logged:
         _is_logged = True

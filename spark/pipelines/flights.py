@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from odradek.client.admin import NewTopic
 from odradek.client.errors import ClientError
 from odradek.client.shells.blocking import Client
-from odradek.spark.pipelines.flight_table import flight_table
+from odradek.spark.pipelines.flight_table import flight_table, require_flights
 from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
 from odradek.spark.pipelines.progress import ProgressLine
 from odradek.wire.errors import ErrorCode, KafkaError
@@ -148,7 +148,7 @@ def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     return 0
 
 
-main = main_of("flights", __doc__ or "", _add_arguments, _run)
+main = main_of("flights", __doc__ or "", _add_arguments, _run, require_flights)
 
 if __name__ == "__main__":
     sys.exit(main())

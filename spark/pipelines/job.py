@@ -51,9 +51,10 @@ def main_of(
     description: str,
     add_arguments: Callable[[argparse.ArgumentParser], None],
     run: Callable[[SparkSession, argparse.Namespace], int],
+    check: Callable[[argparse.Namespace], None] = lambda _: None,
 ) -> Callable[..., int]:
     """Make the command of a job. The command parses the arguments, starts Spark (or uses the program's existing
-    session), and runs the job.
+    session), and runs the job. `check` raises `Failed` for what is missing, before Spark starts.
     """
 
     def main(words: Sequence[str] | None = None) -> int:
@@ -68,13 +69,16 @@ def main_of(
         )
         add_arguments(parser)
         arguments = parser.parse_args(words)
+        try:
+            check(arguments)
+        except Failed as failure:
+            return _report(name, failure)
         is_ours = SparkSession.getActiveSession() is None
         spark = _session(name, arguments.master)
         try:
             return run(spark, arguments)
         except Failed as failure:
-            print(f"{name}: {failure}", file=sys.stderr)
-            return 1
+            return _report(name, failure)
         except KeyboardInterrupt:
             print(f"{name}: interrupted", file=sys.stderr)
             return 130
@@ -83,6 +87,11 @@ def main_of(
                 spark.stop()
 
     return main
+
+
+def _report(name: str, failure: Failed) -> int:
+    print(f"{name}: {failure}", file=sys.stderr)
+    return 1
 
 
 def _session(name: str, master: str | None) -> SparkSession:

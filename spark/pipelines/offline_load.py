@@ -45,8 +45,8 @@ from odradek.spark.pipelines.job import (
 from odradek.spark.pipelines.plots import LagPoint, plot_lag
 from odradek.spark.pipelines.progress import ProgressLine
 from odradek.spark.pipelines.tables.committed import CommittedTable
-from odradek.spark.pipelines.tables.delta import DeltaLoads
-from odradek.spark.pipelines.tables.iceberg import IcebergLoads
+from odradek.spark.pipelines.tables.delta import DeltaLoads, require_delta
+from odradek.spark.pipelines.tables.iceberg import IcebergLoads, require_iceberg
 from odradek.spark.pipelines.tables.landing import Landed, Landing, Ranges, table_path
 
 __all__ = ["Kind", "Wanted", "load", "main"]
@@ -403,7 +403,14 @@ def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     return 0
 
 
-main = main_of("offline-load", __doc__ or "", _add_arguments, _run)
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.delta:
+        require_delta("--delta")
+    if arguments.iceberg:
+        require_iceberg()
+
+
+main = main_of("offline-load", __doc__ or "", _add_arguments, _run, _check)
 
 if __name__ == "__main__":
     sys.exit(main())

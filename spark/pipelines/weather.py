@@ -12,7 +12,7 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
-from odradek.spark.pipelines.flight_table import weather_table
+from odradek.spark.pipelines.flight_table import require_flights, weather_table
 from odradek.spark.pipelines.flights import add_topic_arguments, fill_topic, json_frame
 from odradek.spark.pipelines.job import add_cluster_arguments, main_of
 
@@ -47,7 +47,7 @@ def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     return 0
 
 
-main = main_of("weather", __doc__ or "", _add_arguments, _run)
+main = main_of("weather", __doc__ or "", _add_arguments, _run, require_flights)
 
 if __name__ == "__main__":
     sys.exit(main())

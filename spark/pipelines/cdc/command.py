@@ -30,6 +30,7 @@ from odradek.spark.pipelines.cdc.merging import MergedTable
 from odradek.spark.pipelines.job import Failed, Topics, add_cluster_arguments, main_of, topics_of
 from odradek.spark.pipelines.progress import ProgressLine
 from odradek.spark.pipelines.streams import Failures, add_stream_arguments, run_query, start_query
+from odradek.spark.pipelines.tables.delta import require_delta
 from odradek.spark.pipelines.tables.landing import Landing, table_path
 
 __all__ = ["Capture", "main"]
@@ -134,7 +135,11 @@ def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     return 0
 
 
-main = main_of("cdc", __doc__ or "", _add_arguments, _run)
+def _check(arguments: argparse.Namespace) -> None:
+    require_delta("this job")
+
+
+main = main_of("cdc", __doc__ or "", _add_arguments, _run, _check)
 
 if __name__ == "__main__":
     sys.exit(main())

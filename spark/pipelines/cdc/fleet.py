@@ -24,7 +24,7 @@ import attrs
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from odradek.spark.pipelines.flight_table import flight_table, plane_table
+from odradek.spark.pipelines.flight_table import flight_table, plane_table, require_flights
 from odradek.spark.pipelines.flights import create_topic
 from odradek.spark.pipelines.job import add_cluster_arguments, main_of, topics_of
 from odradek.spark.pipelines.progress import ProgressLine
@@ -185,7 +185,7 @@ def _run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     return 0
 
 
-main = main_of("fleet-changes", __doc__ or "", _add_arguments, _run)
+main = main_of("fleet-changes", __doc__ or "", _add_arguments, _run, require_flights)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from odradek.spark.pipelines.cdc.envelopes import CHANGED, DELETED, POSITION
 from odradek.spark.pipelines.failure import Failed
+from odradek.spark.pipelines.tables.delta import require_delta
 
 __all__ = ["MergedTable"]
 
@@ -44,10 +45,9 @@ class MergedTable:
         keep_deletions_ms: int,
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        try:
-            import deltalake
-        except ImportError:
-            raise Failed("this job needs the package deltalake: pip install 'odradek[delta]'") from None
+        require_delta("this job")
+        import deltalake
+
         self._delta = deltalake
         self._path = path
         self._deletions = path / "_deletions"

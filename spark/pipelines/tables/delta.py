@@ -16,22 +16,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from odradek.spark.pipelines.failure import Failed
+from odradek.spark.pipelines.failure import Failed, require
 from odradek.spark.pipelines.tables.committed import Compaction, Places
 
-__all__ = ["DeltaLoads"]
+__all__ = ["DeltaLoads", "require_delta"]
 
 _ROWS_PER_BATCH = 64 << 10
+
+
+def require_delta(who: str) -> None:
+    """Raise `Failed` if the package deltalake is not installed, with a sentence that begins with `who` needs it."""
+    require("deltalake", f"{who} needs the package deltalake: pip install 'odradek[delta]'")
 
 
 class DeltaLoads:
     """Appends loads to a Delta table in a directory. Raises `Failed` if the package is not installed."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            import deltalake
-        except ImportError:
-            raise Failed("--delta needs the package deltalake: pip install 'odradek[delta]'") from None
+        require_delta("--delta")
+        import deltalake
+
         self._delta: Any = deltalake
         self._path = str(path)
         self._table: Any = None

@@ -32,14 +32,13 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from odradek.spark.pipelines.failure import Failed
+from odradek.spark.pipelines.failure import Failed, require
 from odradek.spark.pipelines.tables.committed import Compaction, Places
 
 if TYPE_CHECKING:
@@ -57,12 +56,17 @@ _LOAD = "load-"
 _ROWS_PER_BATCH = 64 << 10
 
 
+def require_iceberg() -> None:
+    """Raise `Failed` if pyiceberg or the package of its catalog is not installed."""
+    for module in ("pyiceberg", "sqlalchemy"):
+        require(module, "--iceberg needs the package pyiceberg: pip install 'odradek[iceberg]'")
+
+
 class IcebergLoads:
     """The Iceberg table in a directory. Raises `Failed` if the package is not installed."""
 
     def __init__(self, path: Path) -> None:
-        if find_spec("pyiceberg") is None or find_spec("sqlalchemy") is None:
-            raise Failed("--iceberg needs the package pyiceberg: pip install 'odradek[iceberg]'")
+        require_iceberg()
         self._path = path.resolve()
         self._table: Table | None = None
         """The snapshot from which the next load was planned. A commit fails if another writer has committed since."""

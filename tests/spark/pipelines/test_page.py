@@ -72,7 +72,10 @@ def test_the_page_from_top_to_bottom(
     assert f"the fleet has {count:,} aircraft" in written
     for line in enrichment.splitlines():
         run_job(line, node.bootstrap, at_home)
-    assert "manufacturer" in json.loads(run_command(one_flight, node.bootstrap))
+    one, counted = one_flight.splitlines()
+    assert "manufacturer" in json.loads(run_command(one, node.bootstrap))
+    all_flights = run_command(counted.removesuffix(" | wc -l"), node.bootstrap)
+    assert len(all_flights.splitlines()) == 1500
     for line in clean.splitlines():
         run_job(line, node.bootstrap, at_home)
     printed = capfd.readouterr().err
