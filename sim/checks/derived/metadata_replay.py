@@ -25,8 +25,9 @@ from odradek.node.node import Node
 from odradek.wire.batches.batch_header import HEADER, SIZE_PREFIX
 from odradek.wire.messages.control_records import VotersRecord
 from odradek.wire.structure import Message
+from sim.checks.folds.decision_laws import judge_decision
 from sim.checks.folds.metadata_difference import metadata_difference
-from sim.checks.folds.metadata_fold import MetadataFold, Touched
+from sim.checks.folds.metadata_fold import Judge, MetadataFold, Touched
 from sim.checks.stored_logs import StoredLogs
 from sim.checks.watched import Hosted, Processes
 from sim.history import SafetyViolation
@@ -54,7 +55,7 @@ class MetadataReplay:
         self._random = Random(f"{processes.world.seed}/metadata replay")
         self._stored = StoredLogs(is_durable=False)
         self._decoded: dict[tuple[int, int, int], _Batch] = {}
-        self.newest = MetadataFold()
+        self.newest = MetadataFold(judge_decision)
         """The model of the committed log, up to the newest image that any node has published."""
         self._judged: set[tuple[str, str]] = set()
         """The (machine, file name) of each snapshot that was already checked."""
@@ -89,7 +90,7 @@ class MetadataReplay:
         if not self._go_on(*self._place(member), self.newest, image.offset, self):
             # The node's log starts at a snapshot beyond the end of the model, so a new model is built from that
             # snapshot.
-            fold = self.replay(member, image)
+            fold = self.replay(member, image, judge_decision)
             if fold is None:
                 return
             self.newest = fold
@@ -128,8 +129,10 @@ class MetadataReplay:
         usable = [end for end in ends if 0 < end[0] <= last + 1]
         return snapshot_name(*max(usable)) if usable else None
 
-    def replay(self, member: Member, image: MetadataImage) -> MetadataFold | None:
-        """Build a model from the files of a node, up to the image's offset; None if the files end before that offset."""
+    def replay(self, member: Member, image: MetadataImage, judge: Judge | None = None) -> MetadataFold | None:
+        """Build a model from the files of a node, up to the image's offset; None if the files end before that offset.
+        `judge` is for the records behind its snapshot.
+        """
         disk, path = self._place(member)
         fold = MetadataFold()
         name = self._newest_snapshot(member, image.offset)
@@ -137,6 +140,7 @@ class MetadataReplay:
             end = parse_snapshot_name(name)
             assert end is not None
             fold.take(end[0] - 1, end[1], _snapshot(disk.in_cache(path), *end).records)
+        fold.judge = judge
         if not self._go_on(disk, path, fold, image.offset) or fold.held is not None:
             return None
         self.replays += 1

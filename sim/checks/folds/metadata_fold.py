@@ -18,7 +18,7 @@ keeps using an older one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -31,6 +31,7 @@ __all__ = [
     "BrokerFold",
     "ControllerFold",
     "Entity",
+    "Judge",
     "MetadataFold",
     "PartitionFold",
     "Resource",
@@ -47,6 +48,9 @@ Entity: TypeAlias = tuple[tuple[str, str | None], ...]
 Credential: TypeAlias = tuple[str, int]
 """(user name, SCRAM mechanism)."""
 Quota: TypeAlias = tuple[Entity, str]
+
+
+Judge: TypeAlias = "Callable[[MetadataFold, Message], None]"
 
 
 @attrs.define
@@ -115,7 +119,9 @@ class TopicFold:
 class MetadataFold:
     """The state after all records up to `offset`."""
 
-    def __init__(self) -> None:
+    def __init__(self, judge: Judge | None = None) -> None:
+        """Begin with an empty log. `judge` is called with this state and a record before the record takes effect."""
+        self.judge = judge
         self.offset = -1
         self.epoch = -1
         self.topics: dict[bytes, TopicFold] = {}
@@ -160,6 +166,8 @@ class MetadataFold:
 
     def _apply(self, record: Message) -> None:
         """Apply one record: at once outside of a metadata transaction, or at the end of its transaction."""
+        if self.judge is not None:
+            self.judge(self, record)
         match record:
             case wire.TopicRecord():
                 self._topic(record)
