@@ -1,13 +1,13 @@
 """Laws that each decision of a controller must obey, whatever has led to it. PURE.
 
 `judge_decision` takes the state before a record of the metadata log, and the record. It shares no rules with the product's
-code, and knows no reasons: only what may never be written.
+code. It asks for no reason of a decision, and knows what may never be written.
 
 * **Partitions.** The leader is in sync. Who is in sync or eligible is a replica, and nobody is both. Who joins the ISR is
   an active broker, or becomes the leader (KIP-841). An assignment shrinks only if all that stay are in sync, unless a
   reassignment is given up, and then the leader epoch grows (KIP-455).
-* **Brokers.** A broker leads nothing when it is fenced, leaves, or registers in a new life. One that leaves, or whose
-  directory is gone, is in no ISR that has other members (KIP-858).
+* **Brokers.** A broker leads nothing when it is fenced, leaves, or registers in a new life. When it leaves, or its
+  directory is gone, it is in no ISR that has other members (KIP-858).
 * **New partitions.** Their replicas are in as many racks as there are, as long as all directories take new replicas.
 * **Ids and tokens.** Ids of producers only grow. A delegation token ends at its latest time, which stays (KIP-48).
 """
