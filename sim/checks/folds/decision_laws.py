@@ -1,7 +1,7 @@
 """Laws that each decision of a controller must obey, whatever has led to it. PURE.
 
 `judge_decision` takes the state before a record of the metadata log, and the record. It shares no rules with the product's
-code. It asks for no reason of a decision, and knows what may never be written.
+code. Whatever has led to a decision, some things may never be written.
 
 * **Partitions.** The leader is in sync. Who is in sync or eligible is a replica, and nobody is both. Who joins the ISR is
   an active broker, or becomes the leader (KIP-841). An assignment shrinks only if all that stay are in sync, unless a
