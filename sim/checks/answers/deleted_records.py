@@ -44,6 +44,8 @@ class DeletedRecords:
         found, image = exchange.memo
         if self._processes.at(exchange.conn.peer) != found:
             return
+        # The leader may answer because the image that it has just received fences a broker.
+        self._newest.refresh()
         active = [
             broker_id
             for broker_id, broker in image.brokers.items()

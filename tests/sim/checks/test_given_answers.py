@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,11 +10,18 @@ import attrs
 import pytest
 
 from odradek.metadata_quorum.image.metadata_image import PartitionImage
+from odradek.wire.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 from odradek.wire.topic_partition import TopicIdPartition
+from sim.checks.answers.deleted_records import DeletedRecords
 from sim.checks.answers.eligible_replicas import EligibleReplicas
 from sim.checks.answers.newest_metadata import NewestMetadata
 from sim.checks.answers.replica_bytes import ReplicaBytes
-from sim.checks.watched import Hosted
+from sim.checks.watched import Hosted, Processes
+from sim.checks.wiretap import Exchange
 from sim.history import SafetyViolation
 from sim.machine.cluster_members import SETTINGS, UPKEEP_SETTINGS
 from sim.machine.weather import Weather
@@ -142,3 +150,43 @@ def test_a_leader_that_knows_more_than_all_images_is_waited_for() -> None:
     check.look([_leader(8, 5, partition_epoch=10)])
     with pytest.raises(SafetyViolation, match="is eligible to lead"):
         check.look([_leader(8, 5, partition_epoch=9)])
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_a_deletion_does_not_wait_for_a_broker_that_was_fenced_a_moment_ago(is_fenced: bool) -> None:
+    """The image that fences a broker makes its leader answer, before any check has seen that image. Found by seed 13."""
+    broker = SimpleNamespace(fenced=False, epoch=5)
+    topic = SimpleNamespace(topic_id=KEY.topic_id)
+    image = SimpleNamespace(offset=10, brokers={1: broker, 3: broker}, topics={"one": topic})
+    partition = SimpleNamespace(replicas=(1, 3), elr=())
+    log = SimpleNamespace(topic="one", partition=0)
+    hosted = SimpleNamespace(image=partition, is_leader=True, log=log)
+    node = SimpleNamespace(
+        broker=SimpleNamespace(hosted=SimpleNamespace(partition=lambda *_: hosted), image=image)
+    )
+    found = (SimpleNamespace(name="node-1"), node)
+    seen: list[str] = []
+    newest = SimpleNamespace(
+        image=image,
+        refresh=lambda: seen.append("newest"),
+        partition=lambda _: partition,
+        was_active_since=lambda broker_id, _: not (seen and is_fenced and broker_id == 3),
+    )
+    replicas = SimpleNamespace(
+        start_offset=lambda broker_id, _: 45 if broker_id == 1 else 28,
+        has_lost=lambda *_: False,
+        living=lambda _: SimpleNamespace(replication=SimpleNamespace(broker_epoch=5)),
+    )
+    check = DeletedRecords(
+        cast("Processes", SimpleNamespace(at=lambda _: found)),
+        cast("NewestMetadata", newest),
+        cast("ReplicaBytes", replicas),
+    )
+    exchange = cast("Exchange", SimpleNamespace(conn=SimpleNamespace(peer="p"), memo=None))
+    assert check.asked(exchange)
+    answer = DeleteRecordsResponse(
+        0, [DeleteRecordsTopicResult("one", [DeleteRecordsPartitionResult(0, 45, 0)])]
+    )
+    with nullcontext() if is_fenced else pytest.raises(SafetyViolation, match="broker 3 would begin at 28"):
+        check.answered(exchange, answer)
+    assert check.seen == 1
