@@ -43,6 +43,7 @@ from sim.checks.derived.derived_state import DerivedState
 from sim.checks.derived.group_states import GroupStates
 from sim.checks.derived.image_caches import ImageCaches
 from sim.checks.derived.metadata_replay import MetadataReplay
+from sim.checks.derived.published_images import PublishedImages
 from sim.checks.derived.transactions import TransactionStates
 from sim.checks.found_dead import FoundDead
 from sim.checks.groups.fenced_members import FencedMembers
@@ -142,6 +143,7 @@ class Watch:
         self.stored_marks = StoredMarks(processes)
         self.min_isr = MinIsr(processes)
         self.metadata_replay = MetadataReplay(processes)
+        self.published = PublishedImages(processes.world.seed)
         self.derived_state = DerivedState(processes)
         self.transactions = TransactionStates(processes)
         self.group_states = GroupStates(processes)
@@ -277,6 +279,7 @@ class Watch:
         if not seen.follows_images:
             seen.follows_images = True
             self._see_image(member, metadata.committed_image)
+            self.published.begin(member.name, metadata.committed_image)
             self.answers.newest.see(metadata.committed_image, None)
             metadata.subscribe(lambda image, delta: self._on_image(member, image, delta))
 
@@ -296,6 +299,7 @@ class Watch:
         try:
             self.answers.newest.see(image, delta)
             self._see_image(member, image)
+            self.published.published(member.name, image, delta)
         except SafetyViolation as error:
             self._world.refute(error)
 
