@@ -26,7 +26,7 @@ def test_the_flights_are_read_where_pkg_resources_is_missing(monkeypatch: pytest
 
 def test_a_missing_package_is_named_in_the_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the package is missing, the sentence says what to install."""
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, PACKAGE, None)
     with pytest.raises(Failed, match=f"pip install {PACKAGE}$"):
         flight_table()
 
