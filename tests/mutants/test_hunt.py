@@ -118,17 +118,31 @@ def test_a_result_says_who_found_a_mutant_or_why_nobody_did(book: Book) -> None:
     book.add(Outcome(SECOND, Step(CLUSTER, 0), "", 2.0))
     for seed in range(1, results.CLUSTERS_MIN):
         book.add(Outcome(SOUND, Step(CLUSTER, seed), "", 20.0))
-    merged = results.merged(results.read(), book)
-    assert merged[SECOND].found_by == results.UNTRIED
+    before = {name: results.Result(name, results.UNTRIED) for name in (FIRST, SECOND)}
+    assert results.merged(before, book)[SECOND].found_by == results.UNTRIED
     steps = steps_of(SECOND, book)
     for step in steps:
         book.add(Outcome(SECOND, step, "", 2.0))
-    merged = results.merged(results.read(), book)
+    merged = results.merged(before, book)
     assert merged[FIRST] == results.Result(
         FIRST, results.ALONE, "raft 0", "1", "2", "raft 3 alone: two leaders"
     )
     assert merged[SECOND].found_by == results.NOBODY
     assert merged[SECOND].remark == f"its place ran {3 * len(steps)} times, and no check failed"
+
+
+def test_an_older_finding_outlasts_a_hunt_that_has_not_ended(book: Book) -> None:
+    """A hunt that stopped early, or that aimed nobody, says less than an older hunt that found the mutant."""
+    before = {SECOND: results.Result(SECOND, results.CAMPAIGN, "cluster 7")}
+    book.add(Outcome(SECOND, Step(CLUSTER, 0), "", 2.0))
+    assert results.merged(before, book) == before
+    for seed in range(1, results.CLUSTERS_MIN):
+        book.add(Outcome(SOUND, Step(CLUSTER, seed), "", 20.0))
+    for step in steps_of(SECOND, book):
+        book.add(Outcome(SECOND, step, "", 2.0))
+    assert results.merged(before, book) == before
+    book.add(Outcome(SECOND, Step(AIMED), "", 2.0))
+    assert results.merged(before, book)[SECOND].found_by == results.NOBODY
 
 
 def test_the_page_has_the_results_that_were_kept(tmp_path: Path) -> None:

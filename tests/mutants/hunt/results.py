@@ -63,8 +63,21 @@ def write(results: Mapping[str, Result], path: Path = FILE) -> None:
 
 
 def merged(before: Mapping[str, Result], book: Book) -> dict[str, Result]:
-    """Return the results, in which those of a book replace older ones."""
-    return {name: _of(name, book) or result for name, result in before.items()}
+    """Return the results, in which those of a book replace older ones. An older finding stays while the hunt for its
+    mutant has not ended.
+    """
+    return {name: _newer(name, result, book) for name, result in before.items()}
+
+
+def _newer(name: str, before: Result, book: Book) -> Result:
+    result = _of(name, book)
+    if result is None:
+        return before
+    if before.found_by != UNTRIED and not result.is_campaigns:
+        was_aimed_at = any(step.kind == AIMED for step in book.of_mutant.get(name, {}))
+        if result.found_by == UNTRIED or (result.found_by == NOBODY and not was_aimed_at):
+            return before
+    return result
 
 
 def _of(name: str, book: Book) -> Result | None:
