@@ -54,7 +54,7 @@ def main_of(
     check: Callable[[argparse.Namespace], None] = lambda _: None,
 ) -> Callable[..., int]:
     """Make the command of a job. The command parses the arguments, starts Spark (or uses the program's existing
-    session), and runs the job. `check` raises `Failed` for what is missing, before Spark starts.
+    session), and runs the job. `check` raises `Failed` if something is missing, before Spark starts.
     """
 
     def main(words: Sequence[str] | None = None) -> int:

@@ -30,6 +30,10 @@ FUNCTIONS = {
         "parse_partition_name",
     ): "a directory's name as a topic and a number",
     (
+        "odradek.metadata_quorum.image.image_records",
+        "records_of",
+    ): "what a node would write as a snapshot is itself compared",
+    (
         "odradek.security.salt_forms",
         "form_of",
     ): "counts of forms are compared, and a form is a class of salts",

@@ -117,7 +117,7 @@ def test_a_job_that_is_killed_in_the_middle(
     written: Enrichment, checkpoint: str, node: RunningNode, tmp_path: Path, whole_matrix: bool
 ) -> None:
     """A job whose processes are killed in the second batch, and started again, gives the rows that pandas gives. The
-    flights of the hour without weather have not been read by then, and come all the same."""
+    flights of the hour without weather are read after that, and come all the same."""
     if not whole_matrix:
         pytest.skip("starts another Spark, so it runs only in make test-spark")
     written.topics.write(weather_frame(written.topics.spark, LAST_HOUR), written.weather)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,6 @@ from odradek.spark.pipelines.job import Failed
 from odradek.spark.pipelines.job import Topics as Cluster
 from odradek.spark.pipelines.offline_load import Kind, Wanted, load
 from odradek.spark.pipelines.progress import ProgressLine
-from odradek.spark.pipelines.tables import iceberg
 from odradek.spark.pipelines.tables.committed import CommittedTable, Compaction
 from odradek.spark.pipelines.tables.delta import DeltaLoads
 from odradek.spark.pipelines.tables.iceberg import IDENTIFIER, IcebergLoads
@@ -260,7 +260,7 @@ class TestIcebergLoads:
 
     def test_the_missing_package_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without pyiceberg, the sentence says what to install."""
-        monkeypatch.setattr(iceberg, "find_spec", lambda name: None)
+        monkeypatch.setitem(sys.modules, "pyiceberg", None)
         with pytest.raises(Failed, match=r"pip install 'odradek\[iceberg\]'"):
             IcebergLoads(tmp_path)
 
