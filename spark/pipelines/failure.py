@@ -13,11 +13,5 @@ class Failed(Exception):
 
 def require(module: str, sentence: str) -> None:
     """Raise `Failed` with a sentence if a top-level module is not installed."""
-    try:
-        is_there = find_spec(module) is not None
-    except (
-        ValueError
-    ):  # a module without a spec, such as one that a test has put in the place of the real one
-        is_there = False
-    if not is_there:
+    if find_spec(module) is None:
         raise Failed(sentence)

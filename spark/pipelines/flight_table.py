@@ -56,17 +56,18 @@ def weather_table() -> pandas.DataFrame:
 
 
 def require_flights(_: object = None) -> None:
-    """Raise `Failed` if the package with the tables is missing, or pandas, which reads them."""
+    """Raise `Failed` if the package with the tables is missing, or if pandas cannot be imported, which reads them."""
     require(PACKAGE, f"the flights are in the package {PACKAGE}: pip install {PACKAGE}")
-    require("pandas", "the flights are read with pandas: pip install 'pandas>=2.2,<3'")
+    try:
+        import pandas  # noqa: F401
+    except ImportError as error:
+        raise Failed(f"the flights are read with pandas ({error}): pip install 'pandas>=2.2,<3'") from error
 
 
 def _read_table(name: str) -> pandas.DataFrame:
     require_flights()
-    try:
-        import pandas
-    except ImportError as error:
-        raise Failed(f"the flights are read with pandas ({error}): pip install 'pandas>=2.2,<3'") from error
+    import pandas
+
     spec = find_spec(PACKAGE)
     assert spec is not None
     file = Path("data", name)

@@ -25,7 +25,7 @@ _ROWS_PER_BATCH = 64 << 10
 
 
 def require_delta(who: str) -> None:
-    """Raise `Failed` if the package deltalake is not installed, with a sentence that begins with `who` needs it."""
+    """Raise `Failed` if the package deltalake is not installed, with a sentence about `who` needs it."""
     require("deltalake", f"{who} needs the package deltalake: pip install 'odradek[delta]'")
 
 
