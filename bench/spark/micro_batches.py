@@ -32,7 +32,7 @@ from odradek.spark.sink import StreamWriter, stream_writer
 from odradek.spark.worker_process import spare_collector
 from testkit.processes import ServerProcess
 
-__all__ = ["SHUFFLE_PARTITIONS", "small_batches"]
+__all__ = ["SHUFFLE_PARTITIONS", "small_batches", "spark_seconds"]
 
 SHUFFLE_PARTITIONS = 200
 _WARM = 2
@@ -84,8 +84,11 @@ class MeasuredWriter(DataSourceStreamArrowWriter):
             notes.write(f"{time.process_time() - before}\n")
 
 
-def python_seconds() -> float:
-    """Return the CPU seconds of all Python processes below this one, including those that have ended."""
+def spark_seconds() -> tuple[float, float]:
+    """Return the CPU seconds of Spark below this process: of Java itself, and of all Python processes, including those
+    that have ended.
+    """
+    java: dict[int, float] = {}
     parents: dict[int, int] = {}
     spent: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -97,10 +100,17 @@ def python_seconds() -> float:
             continue  # It has ended meanwhile.
         fields = rest.split()
         parents[int(entry.name)] = int(fields[1])
-        # Of Java only the Python processes count that it has started and reaped.
-        times = fields[13:15] if "java" in name else fields[11:15]
-        spent[int(entry.name)] = sum(map(int, times)) / _TICKS
-    return sum(seconds for pid, seconds in spent.items() if _is_below(pid, os.getpid(), parents))
+        own, reaped = (sum(map(int, times)) / _TICKS for times in (fields[11:13], fields[13:15]))
+        # What Java has reaped are Python processes.
+        java[int(entry.name)] = own if "java" in name else 0.0
+        spent[int(entry.name)] = reaped if "java" in name else own + reaped
+    below = [pid for pid in spent if _is_below(pid, os.getpid(), parents)]
+    return sum(java[pid] for pid in below), sum(spent[pid] for pid in below)
+
+
+def python_seconds() -> float:
+    """Return the CPU seconds of all Python processes below this one, including those that have ended."""
+    return spark_seconds()[1]
 
 
 def _is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:

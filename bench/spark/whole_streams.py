@@ -10,7 +10,6 @@ the sink's writers without Spark.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ import pyarrow.parquet as parquet
 from pyspark.sql import SparkSession
 
 from bench.spark.costs import values_of
-from bench.spark.micro_batches import python_seconds
+from bench.spark.micro_batches import spark_seconds
 from bench.spark.sink import session
 from odradek.client.admin import NewTopic
 from odradek.client.shells.blocking import Client
@@ -34,7 +33,6 @@ _ROWS, _ROW_BYTES = 10_000, 1024
 _BATCHES = 6
 _WARM = 2
 """The first pairs, which are not counted: Java compiles what runs often."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 _TOPIC = "whole-streams"
 
 
@@ -48,12 +46,12 @@ class Spent:
 
     @property
     def ours(self) -> float:
-        """The part that is not Java's."""
+        """Return the seconds that are not Java's."""
         return self.python + self.node
 
     @property
     def whole(self) -> float:
-        """All of it."""
+        """Return all seconds."""
         return self.java + self.ours
 
 
@@ -91,29 +89,15 @@ def _turn(spark: SparkSession, server: ServerProcess, files: Path, folder: Path)
 
 
 def _run(spark: SparkSession, server: ServerProcess, files: Path, delivery: str, checkpoint: str) -> Spent:
-    java, python, node = _java_seconds(), python_seconds(), server.cpu_seconds()
+    (java, python), node = spark_seconds(), server.cpu_seconds()
     rows = spark.readStream.schema("value binary").option("maxFilesPerTrigger", _TASKS).parquet(str(files))
     options = {"kafka.bootstrap.servers": server.bootstrap, "topic": _TOPIC, "delivery": delivery}
     writer = rows.writeStream.format("odradek").options(**options).option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
-    spent = Spent(_java_seconds() - java, python_seconds() - python, server.cpu_seconds() - node)
+    now_java, now_python = spark_seconds()
+    spent = Spent(now_java - java, now_python - python, server.cpu_seconds() - node)
     print(f"  {delivery:13}  java {spent.java:6.2f}  python {spent.python:6.2f}  node {spent.node:6.2f}")
     return spent
-
-
-def _java_seconds() -> float:
-    """Return the CPU seconds of the Java process that this one has started."""
-    mine = 0.0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                name, _, rest = (entry / "stat").read_text().partition(" (")[2].rpartition(") ")
-            except OSError:
-                continue  # It has ended meanwhile.
-            fields = rest.split()
-            if "java" in name and int(fields[1]) == os.getpid():
-                mine += sum(map(int, fields[11:13])) / _TICKS
-    return mine
 
 
 def _show(turns: Sequence[tuple[Spent, Spent]]) -> None:
