@@ -35,7 +35,7 @@ class PublishedImages:
     def __init__(self, seed: int) -> None:
         self._random = Random(f"{seed}/published images")
         self._before: dict[str, MetadataImage] = {}
-        self.snapshots_seen = self.deltas_seen = 0
+        self.images_seen = 0
 
     def begin(self, node: str, image: MetadataImage) -> None:
         """Note the image of a process that has just started."""
@@ -46,7 +46,7 @@ class PublishedImages:
         before, self._before[node] = self._before[node], image
         if image.offset - before.offset < JUMP and self._random.random() >= SHARE:
             return
-        self.snapshots_seen += 1
+        self.images_seen += 1
         fold = MetadataFold()
         fold.take(image.offset, image.epoch, records_of(image))
         difference = metadata_difference(fold, image)
@@ -54,7 +54,6 @@ class PublishedImages:
             raise SafetyViolation(
                 f"published images: a snapshot of {node} at offset {image.offset} would have another image: {difference}"
             )
-        self.deltas_seen += 1
         for each in _untold(before, image, delta):
             raise SafetyViolation(
                 f"published images: {node} went from offset {before.offset} to {image.offset}, and tells nobody of {each}"

@@ -9,7 +9,7 @@ code. Whatever has led to a decision, some things may never be written.
 * **Brokers.** A broker leads nothing when it is fenced, leaves, or registers in a new life. When it leaves, or its
   directory is gone, it is in no ISR that has other members (KIP-858).
 * **New partitions.** Their replicas are in as many racks as there are, as long as all directories take new replicas.
-* **Ids and tokens.** Ids of producers only grow. A delegation token ends at its latest time, which stays (KIP-48).
+* **Ids and tokens.** Ids of producers only grow. A delegation token never outlasts its latest time, which stays (KIP-48).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -55,8 +56,8 @@ def partition(
     )
 
 
-def change(**fields: object) -> Message:
-    return wire.PartitionChangeRecord(partition_id=0, topic_id=TOPIC, **fields)  # type: ignore[arg-type]
+def change(**fields: Any) -> Message:
+    return wire.PartitionChangeRecord(partition_id=0, topic_id=TOPIC, **fields)
 
 
 def judged(*records: Message) -> MetadataFold:
