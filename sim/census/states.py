@@ -251,6 +251,7 @@ STATES: Mapping[str, str] = {
     "log.producers_not_read_yet": "A worker needs the last stable offset before the producers' states have been read.",
     "log.removed_for_lack_of_room": "A segment must be renamed before its deletion, and the disk is full.",
     "log.append_undone": "An append fails on the disk, and its written part is cut off.",
+    "log.roll_undone": "The disk answers late to a roll, and the new segment is removed.",
     "log.append_undone_late": "The disk hangs while a failed append is cut off.",
     "log.index_cut_by_removal": "The index files of a segment cannot be shortened.",
     "log.index_rebuilt": "The index files of a segment are damaged or missing.",

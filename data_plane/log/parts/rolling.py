@@ -7,8 +7,11 @@ from functools import partial
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.parts.lazy_producers import LazyProducers
 from odradek.data_plane.log.parts.segment_list import SegmentList
+from odradek.data_plane.log.segments.file_names import LOG_SUFFIX, file_name
 from odradek.data_plane.log.segments.segment import Segment
-from odradek.env.ports import DiskError
+from odradek.data_plane.log.segments.small_files import remove_if_present
+from odradek.env.ports import DiskError, DiskRefused
+from odradek.named_states import reached
 
 
 def roll(
@@ -36,7 +39,7 @@ def roll(
     home = segments.home
     with home.reporting_failures():
         write = partial(_write, segments, producers, config, log_end_offset, now_ms, new_base)
-        fresh = home.directory.in_time(write, _leave)
+        fresh = home.directory.in_time(write, partial(_remove, segments))
     segments.mark_dirty()
     segments.add(fresh, log_end_offset)
     home.log_rolled()
@@ -62,11 +65,23 @@ def _write(
         # Write the snapshot before the segment counts as finished, so that a flush syncs both.
         producers.write_snapshot(segments, log_end_offset, config.index_interval_bytes)
     except DiskError:
-        _leave(fresh)
+        _remove(segments, fresh)
         raise
     return fresh
 
 
-def _leave(fresh: Segment) -> None:
-    """Close the new segment's file, because the roll has failed. The next attempt uses the empty file."""
+def _remove(segments: SegmentList, fresh: Segment) -> None:
+    """Remove the new segment's file, because the roll has failed (blocking).
+
+    The old segment may still take batches, for example smaller ones. At the next start, recovery would cut them off
+    before an empty segment that begins below them. So the directory goes offline if the file cannot be removed.
+    """
+    reached("log.roll_undone")
     fresh.file.close()
+    directory = segments.home.directory
+    try:
+        remove_if_present(directory, file_name(fresh.base_offset, LOG_SUFFIX))
+    except DiskRefused as error:
+        reason = f"the file of a segment that was not begun must not stay ({error})"
+        raise DiskError(error.directory, error.path, "remove", error.errno, reason) from error
+    segments.mark_dirty()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from typing import Literal
 
 import attrs
 import pytest
@@ -17,7 +18,7 @@ from odradek.data_plane.log.partition_log import Origin, PartitionLog
 from odradek.data_plane.log.retention import look_at_ages
 from odradek.data_plane.log.segments.file_names import file_name
 from odradek.data_plane.log.segments.walked_times import UNBOUNDED, WalkBudget
-from odradek.env.ports import DiskFull, DiskHung
+from odradek.env.ports import DiskError, DiskFull, DiskHung
 from odradek.wire.batches.transaction_markers import build_marker
 from odradek.wire.errors import ErrorCode, KafkaError
 from odradek.wire.topic_partition import TopicPartition
@@ -282,10 +283,10 @@ def test_a_log_that_is_made_too_late_is_unmade(is_early: bool) -> None:
 
 @TIMES
 def test_a_roll_that_is_answered_late_is_made_again(is_early: bool) -> None:
-    """The disk answers late to a roll. The append that needs the roll is refused and leaves nothing, and the next
+    """The disk answers late to a roll. The append that needs the roll is refused and leaves no segment, and the next
     append rolls.
 
-    The disk's thread writes all files of a roll in one step.
+    The disk's thread writes all files of a roll in one step, and then removes the segment for which nobody waits.
     """
     transaction = batch(producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
     marker = build_marker(5, 0, 1, is_commit=False, timestamp_ms=NOW_MS)
@@ -301,12 +302,52 @@ def test_a_roll_that_is_answered_late_is_made_again(is_early: bool) -> None:
     assert refuses(log)
     assert (log.log_end_offset, len(log.segments)) == (2, 1)
     case.answer()
-    assert files.issubset(log.directory.list())
+    assert files.intersection(log.directory.list()) == {file_name(0, ".txnindex")}
     append(log, batch())
     assert (log.log_end_offset, len(log.segments)) == (3, 2)
     whole = content(log)
     log = case.begin_again()
     assert (content(log), len(log.segments)) == (whole, 2)
+
+
+@pytest.mark.reaches("log.roll_undone")
+@TIMES
+@pytest.mark.parametrize("keep", ["all", "synced", "random", "clean"])
+def test_a_batch_that_fits_after_a_late_roll_is_kept(is_early: bool, keep: Keep | Literal["clean"]) -> None:
+    """The disk answers late to the roll that a large batch needs. Then a small batch fits into the old segment.
+
+    The next process must find it, so no empty segment may be left at that offset.
+    """
+    small = batch(value=b"v" * 10)
+    case = Hanging(attrs.evolve(CONFIG, segment_bytes=3 * len(small)), is_early=is_early)
+    log = case.log()
+    fill(log, 2, value=b"v" * 10)
+    case.fall_silent()
+    with pytest.raises(DiskHung):
+        append(log, batch(value=b"v" * 100))
+    case.answer()
+    append(log, small)
+    log.flush()
+    whole = content(log)
+    if keep == "clean":
+        case.log_dir.close_clean(1)
+        keep = "all"
+    log = case.begin_again(keep)
+    assert (log.log_end_offset, len(log.segments), content(log)) == (3, 1, whole)
+
+
+def test_a_late_segment_that_cannot_be_removed_takes_the_directory_offline() -> None:
+    """Recovery would cut off batches that the old segment takes later, so it takes none."""
+    case = Hanging()
+    log = case.log()
+    fill(log, 2)
+    case.fall_silent()
+    with pytest.raises(DiskHung):
+        append(log, batch())
+    case.disk.fail_next(errno.EDQUOT, operation="remove", path_part="00002.log")
+    with pytest.raises(DiskError, match="must not stay"):
+        case.answer()
+    assert refuses(log)
 
 
 @TIMES
