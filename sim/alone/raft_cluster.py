@@ -211,6 +211,8 @@ class Cluster:
         node = self.nodes[node_id]
         core = node.core
         assert core is not None
+        if voters is not None:
+            self._check_change(node)
         self.serial += 1
         base = self.end_offset(node)
         batch = Batch(base, base + count - 1, core.epoch, f"value {self.serial}".encode(), voters)
@@ -350,6 +352,18 @@ class Cluster:
             self.append(node.key.node_id)
         must(core.epoch >= node.highest_epoch, "the epoch of a replica fell")
         node.highest_epoch = core.epoch
+
+    def _check_change(self, node: Node) -> None:
+        """Check that a leader may change the voters: it has committed a record of its epoch (Ongaro's correction of
+        2015), and the change before is committed.
+        """
+        assert node.core is not None
+        own = [batch for batch in node.entries if batch.epoch == node.core.epoch]
+        is_settled = any(batch.last_offset < node.committed for batch in own)
+        is_settled = is_settled or (node.snapshot is not None and node.snapshot.end.epoch == node.core.epoch)
+        must(is_settled, "a leader changes the voters before it has committed a record of its epoch")
+        under_way = [batch for batch in node.entries if batch.voters and batch.last_offset >= node.committed]
+        must(not under_way, "a leader changes the voters while another change is not committed")
 
     def _check_promise(self, node: Node, request: Request) -> None:
         if isinstance(request, Fetch):
