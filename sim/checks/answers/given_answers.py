@@ -16,6 +16,7 @@ from sim.checks.answers.held_records import HeldRecords
 from sim.checks.answers.kept_commits import KeptCommits
 from sim.checks.answers.kept_transactions import TRANSACTION_APIS, KeptTransactions
 from sim.checks.answers.newest_metadata import NewestMetadata
+from sim.checks.answers.own_changes import OwnChanges
 from sim.checks.answers.replica_bytes import ReplicaBytes
 from sim.checks.answers.served_records import ServedRecords
 from sim.checks.answers.written_markers import WrittenMarkers
@@ -39,6 +40,7 @@ class GivenAnswers:
         self.commits = KeptCommits(processes, self.held)
         self.transactions = KeptTransactions(processes, self.held)
         self.markers = WrittenMarkers(processes, self.held)
+        self.own_changes = OwnChanges(processes, self.newest)
         self._has_begun = False
 
     def begin(self, tap: Wiretap, served: ServedRecords, atlas: FaultAtlas) -> None:
@@ -54,6 +56,8 @@ class GivenAnswers:
         for api in TRANSACTION_APIS:
             tap.listen(api, self.transactions)
         tap.listen(ApiKey.WRITE_TXN_MARKERS, self.markers)
+        for api in (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_TOPICS):
+            tap.listen(api, self.own_changes)
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Check the replicas that may become leader, in the partitions that have changed. Raises `SafetyViolation`."""
@@ -74,6 +78,7 @@ class GivenAnswers:
             "transactions": self.transactions.seen,
             "decisions": self.markers.decisions_seen,
             "markers": self.markers.markers_seen,
+            "own changes": self.own_changes.seen,
             "eligible": self.eligible.eligible_seen,
             "last known": self.eligible.last_known_seen,
         }

@@ -64,6 +64,12 @@ PLANTED = {
         "transaction.status is TransactionStatus.PREPARE_ABORT",
         "markers: .* asks for .* and its log has decided",
     ),
+    "change not seen": (
+        "odradek.metadata_quorum.replica.publisher:MetadataPublisher.image_reaches",
+        "self.image.offset < offset",
+        "False",
+        "own changes: .* confirms the .* and its own metadata do not have it",
+    ),
 }
 """By subject: function, old text, new text, and the expected complaint."""
 
@@ -72,6 +78,7 @@ WORKLOADS = {
     "coordinator answers early": ("produce", "group", "copy"),
     "marker answered early": ("produce", "copy"),
     "markers of another outcome": ("produce", "copy"),
+    "change not seen": ("produce", "churn"),
 }
 
 
