@@ -4,8 +4,8 @@ The replicas of the partition must obey the rules of `sim.alone.replication_chec
 the committed log record by record. It compares each answer with that log when the coordinator gives the answer.
 
 * An offset whose commit was acknowledged is in the committed part of the log. Each later OffsetFetch returns that
-  offset or a newer one, even from a later coordinator. A tombstone is written only after the retention time or a
-  request to delete.
+  offset or a newer one, even from a later coordinator. A tombstone is written only for an expired offset
+  (`sim.checks.folds.group_laws`), or after a request to delete.
 * A deposed coordinator that has not yet learned of its successor answers fetches, as in Apache Kafka. Such an answer
   is compared only with records up to that coordinator's epoch.
 * An offset of a generation is in the log after the record of that generation, and before the record of the next
@@ -36,6 +36,7 @@ from sim.alone.groups.group_host import GroupHost
 from sim.alone.logged_records import LoggedRecord, decoded, logged_records
 from sim.alone.replication_broker import Broker
 from sim.alone.replication_checks import Promises
+from sim.checks.folds.group_laws import expiry_complaint
 from sim.history import SafetyViolation
 
 __all__ = ["Floor", "GroupPromises", "OffsetAt", "Sent", "partitions_of"]
@@ -148,9 +149,10 @@ class GroupPromises(Promises):
         self._tombstones.setdefault(at, {})[self._epochs[offset]] = offset
         value = self._values.pop(at, None)
         if value is not None and at[0] not in self.forgiven:
-            age_ms = self._wall_ms() - value.commit_timestamp
-            if age_ms < self._retention_ms:
-                raise SafetyViolation(f"{at} is removed at {offset}, when it is {age_ms} ms old")
+            groups = self._groups.get(at[0]), None
+            complaint = expiry_complaint(at[1], value, groups, self._wall_ms(), self._retention_ms)
+            if complaint is not None:
+                raise SafetyViolation(f"{at} is removed at {offset}: {complaint}")
 
     def _read_commit(self, at: OffsetAt, offset: int, value: OffsetCommitValue) -> None:
         sent = self.sent[value.metadata]
