@@ -12,6 +12,7 @@ the committed log record by record. It compares each answer with that log when t
   generation.
 * In a generation each partition has one owner. Each member receives the assignment that the log has. Generations
   never fall.
+* Each member that a coordinator loads has a session that ends.
 * The state that a coordinator loads equals a replay of the log. The state of the coordinator that wrote the log
   equals that replay too.
 """
@@ -36,6 +37,7 @@ from sim.alone.groups.group_host import GroupHost
 from sim.alone.logged_records import LoggedRecord, decoded, logged_records
 from sim.alone.replication_broker import Broker
 from sim.alone.replication_checks import Promises
+from sim.checks.derived.member_sessions import endless_session
 from sim.checks.folds.group_laws import expiry_complaint
 from sim.history import SafetyViolation
 
@@ -279,6 +281,9 @@ class GroupPromises(Promises):
         assert shard._runtime is not None
         self.loads += 1
         state = shard._runtime.state
+        endless = endless_session(shard.machine, state)
+        if endless is not None:
+            raise SafetyViolation(f"{host.broker.node_id} has loaded its groups: {endless}")
         found = logged_records(log, log.log_start_offset, log.log_end_offset)
         expected = _replay(found)
         if _plain(state) != expected:

@@ -4,7 +4,7 @@ A coordinator's state follows from its log. It has the metadata of classic group
 offsets, and the pending offsets. Pending offsets wait for the end of a transaction. A pending offset that a later
 commit has replaced remains in the state without an effect.
 
-The records must also obey the laws of `sim.checks.folds.group_laws`.
+The records must also obey the laws of `sim.checks.folds.group_laws`. The session of each member must end.
 
 Each call of `look` compares a random coordinator, with probability `REPLAY`. The model is kept between calls, so that
 only new records are read.
@@ -24,6 +24,7 @@ from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.node.node import Node
 from sim.checks.derived.consumer_states import consumers_difference
 from sim.checks.derived.log_reader import LogReader
+from sim.checks.derived.member_sessions import endless_session
 from sim.checks.folds.coordinator_folds import GroupsFold, OffsetKey
 from sim.checks.groups.removed_offsets import RemovedOffsets
 from sim.checks.watched import Hosted, Processes, partition_name
@@ -105,6 +106,9 @@ class GroupStates:
                     raise SafetyViolation(
                         f"groups: {slot} of {group_id} belongs to {owners} at {member.name}"
                     )
+        endless = endless_session(shard.machine, runtime.state)
+        if endless is not None:
+            raise SafetyViolation(f"sessions: on {member.name} {endless}")
         difference = groups_difference(followed.fold, runtime.state)
         if difference is not None:
             raise SafetyViolation(
