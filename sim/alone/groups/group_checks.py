@@ -13,6 +13,7 @@ the committed log record by record. It compares each answer with that log when t
 * In a generation each partition has one owner. Each member receives the assignment that the log has. Generations
   never fall.
 * Each member that a coordinator loads has a session that ends.
+* A coordinator has no offset of a topic that is deleted, also if it was loading the log then.
 * The state that a coordinator loads equals a replay of the log. The state of the coordinator that wrote the log
   equals that replay too.
 """
@@ -113,6 +114,7 @@ class GroupPromises(Promises):
         """By (leader epoch, log end offset): the state of that epoch's coordinator when its log ended there."""
         self.loads = 0
         self.commits = 0
+        self.forgotten = 0
 
     # -- the committed log ----------------------------------------------------------------------------------------
 
@@ -271,6 +273,18 @@ class GroupPromises(Promises):
                     raise SafetyViolation(
                         f"in epoch {partition.leader_epoch} a record of epoch {last.leader_epoch} is written"
                     )
+
+    def has_forgotten(self, host: GroupHost) -> None:
+        """Check that a coordinator has no offset of the only topic, which was deleted."""
+        shard = host.shard
+        assert shard is not None
+        assert shard._runtime is not None
+        kept = sorted(group for group, offsets in shard._runtime.state.offsets.items() if offsets)
+        if kept:
+            raise SafetyViolation(
+                f"{host.broker.node_id} keeps offsets of {kept} in a topic that was deleted"
+            )
+        self.forgotten += 1
 
     def loaded(self, host: GroupHost) -> None:
         """Check the state that a coordinator has just loaded against a replay of its log. Check the state of the

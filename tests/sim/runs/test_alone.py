@@ -178,7 +178,35 @@ def test_group_coordinators_keep_what_was_acknowledged() -> None:
     assert sum(each["acknowledged"] for each in found) > 10 * len(GROUPS_SEEDS)
     assert sum(each["loads"] for each in found) > len(GROUPS_SEEDS)
     assert sum(each["deaths"] for each in found) > len(GROUPS_SEEDS)
+    assert sum(each["forgotten"] for each in found) > 0
     assert groups_alone.run(3) == found[3]
+
+
+COORDINATOR = "odradek.data_plane.groups.coordinator:Shard.forget_topics"
+RESTORING = "odradek.data_plane.groups.membership:Membership._restore_members"
+
+
+@pytest.mark.parametrize(
+    ("function", "old", "new", "message"),
+    [
+        (
+            COORDINATOR,
+            "self._deleted_topics.update(dict.fromkeys(sorted(topics)))",
+            "pass",
+            "keeps offsets of",
+        ),
+        (RESTORING, "self._sessions.renew(turn, group, member)", "pass", "the session of .* never ends"),
+    ],
+)
+def test_a_coordinator_that_loads_forgets_nothing(function: str, old: str, new: str, message: str) -> None:
+    """A topic that is deleted during a load keeps its offsets, or restored members have no session: a schedule notices."""
+
+    def search() -> None:
+        for seed in range(100):
+            groups_alone.run(seed)
+
+    with patched(function, old, new), pytest.raises(SafetyViolation, match=message):
+        search()
 
 
 def test_consumer_groups_hand_partitions_over_one_by_one() -> None:
