@@ -10,7 +10,7 @@ their transactional ids. An intruder uses the same producer ids with another tra
 
 At the end all faults are healed, and time advances until abandoned transactions are aborted. Then each transaction
 must be in the partitions completely or not at all, as the outcome that its producer learned demands. Each value must
-occur at most once, and all transactions must have ended (`ledger.py`). At every step the markers of a producer have
+occur at most once, and all transactions must have ended (`ledger.py`). A producer that repeats InitProducerId is not fenced by itself (`repeated_inits.py`). At every step the markers of a producer have
 non-decreasing coordinator epochs. A new leader of a data partition has the same producer state as the leader before.
 """
 
@@ -51,6 +51,7 @@ __all__ = ["TransactionsPlan", "run"]
 STEPS_DEFAULT = 1500
 SETTLE_ROUNDS_MAX = 1500
 PARTITIONS = 2
+REPEATS = 0.4
 _WEIGHTS: Mapping[str, tuple[float, ...]] = {
     "fetch": (8.0, 14.0),
     "answer": (8.0, 14.0),
@@ -85,6 +86,10 @@ class TransactionsPlan:
     """Parameters of a schedule: the plan of the coordinator's partition, and the weights of the producers' steps."""
 
     partition: ReplicationPlan
+    repeats: float = 0.0
+    """The probability that a producer sends InitProducerId between two transactions, and the probability that it loses the
+    answer.
+    """
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> TransactionsPlan:
@@ -106,7 +111,11 @@ def run(seed: int, plan: TransactionsPlan | None = None) -> Mapping[str, int]:
     exceptions.
     """
     random = Random(f"{seed}/transactions")
-    return _Run(TransactionsPlan.draw(random) if plan is None else plan, random).run()
+    if plan is None:
+        # The repetitions are drawn apart, so that schedules without them stay as they were.
+        repeats = 0.0 if Random(f"{seed}/repeats").random() < 0.5 else REPEATS
+        plan = attrs.evolve(TransactionsPlan.draw(random), repeats=repeats)
+    return _Run(plan, random).run()
 
 
 class _Run(CoordinatorRun[TransactionHost]):
@@ -122,7 +131,15 @@ class _Run(CoordinatorRun[TransactionHost]):
         self._given: list[Called] = []
         """Requests that have reached a coordinator and may not be answered yet."""
         super().__init__(plan.partition, random)
-        self._around = Surroundings(random, self._hosts, self._partitions, self._ledger, lambda: self.now_ms)
+        self._around = Surroundings(
+            random,
+            self._hosts,
+            self._partitions,
+            self._ledger,
+            lambda: self.now_ms,
+            self._coordinator,
+            plan.repeats,
+        )
         self._transactional = Producers(self._around)
 
     def run(self) -> Mapping[str, int]:
@@ -141,6 +158,7 @@ class _Run(CoordinatorRun[TransactionHost]):
             "committed": self._ledger.told(Outcome.COMMITTED),
             "aborted": self._ledger.told(Outcome.ABORTED),
             "unknown": self._ledger.told(Outcome.TRIED),
+            "repeated": self._around.inits.seen,
             "markers": sum(each.markers for each in self._partitions),
             "epochs": self._controller.state.leader_epoch,
             "deaths": self.deaths,
@@ -160,6 +178,10 @@ class _Run(CoordinatorRun[TransactionHost]):
         self._given = [called for called in self._given if not called.is_over]
 
     # -- steps ----------------------------------------------------------------------------------------------------
+
+    def _coordinator(self) -> object:
+        host = self._hosts.get(self._controller.state.leader)
+        return None if host is None else host.shard
 
     def _produce(self) -> None:
         """Do nothing: only the coordinator appends to its log."""
@@ -212,6 +234,8 @@ class _Run(CoordinatorRun[TransactionHost]):
         if called.is_over and not called.may_come_late:
             return
         self._given.append(called)
+        if host.shard is not None and not host.shard.is_loading:
+            self._around.inits.arrived(called.request, self.now_ms)
         host.coordinator.submit("id", ask_of(called, START_MS + self.now_ms))
         host.run_woken()
         if self.random.random() < 0.5:

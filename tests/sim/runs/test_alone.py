@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from odradek.data_plane.groups.offsets import FetchedOffsets
+from odradek.data_plane.transactions.requests import InitProducer
 from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
 from odradek.metadata_quorum.second_voices import SecondVoices
 from odradek.wire.errors import ErrorCode
@@ -24,6 +25,7 @@ from sim.alone.quorum.quorum_node import Node
 from sim.alone.quorum.quorum_platter import LoggedBatch
 from sim.alone.replication_broker import Broker
 from sim.alone.transactions import transactions_alone
+from sim.alone.transactions.repeated_inits import RepeatedInits
 from sim.history import SafetyViolation
 from tests.mutants.patching import patched
 
@@ -227,7 +229,23 @@ def test_transactions_are_there_whole_or_not_at_all() -> None:
     assert sum(each["committed"] for each in found) > len(TRANSACTIONS_SEEDS)
     assert sum(each["aborted"] for each in found) > len(TRANSACTIONS_SEEDS)
     assert sum(each["deaths"] for each in found) > len(TRANSACTIONS_SEEDS)
+    assert sum(each["repeated"] for each in found) > 0
     assert transactions_alone.run(3) == found[3]
+
+
+def test_a_producer_is_not_fenced_by_itself() -> None:
+    """A producer that repeats InitProducerId gets the epoch behind its own, unless another producer has begun."""
+    inits = RepeatedInits()
+    again = InitProducer("id", 1000, 5, 3)
+    inits.arrived(InitProducer("id", 1000, -1, -1), 10)
+    inits.arrived(again, 20)
+    inits.answered(again, 4, 10)
+    for wrong, complaint in ((None, "is fenced"), (5, "gets epoch 5")):
+        with pytest.raises(SafetyViolation, match=complaint):
+            inits.answered(again, wrong, 10)
+    inits.arrived(InitProducer("id", 1000, -1, -1), 30)
+    inits.answered(again, None, 10)
+    assert inits.seen == 3
 
 
 class Offsets(GroupPromises):
