@@ -11,17 +11,19 @@ their transactional ids. An intruder uses the same producer ids with another tra
 At the end all faults are healed, and time advances until abandoned transactions are aborted. Then each transaction
 must be in the partitions completely or not at all, as the outcome that its producer learned demands. Each value must
 occur at most once, and all transactions must have ended (`ledger.py`). A producer that repeats InitProducerId is not fenced by itself (`repeated_inits.py`). At every step the markers of a producer have
-non-decreasing coordinator epochs. A new leader of a data partition has the same producer state as the leader before.
+non-decreasing coordinator epochs, and the coordinator's records obey the laws. A new leader of a data partition has the same producer state as the leader before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
 
 import attrs
 
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
 from odradek.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -37,6 +39,7 @@ from odradek.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from sim.alone.coordinator_run import CoordinatorRun, draw_partition
+from sim.alone.logged_records import decoded, logged_records
 from sim.alone.replication_alone import ReplicationPlan
 from sim.alone.replication_broker import START_MS, Broker
 from sim.alone.replication_checks import Promises
@@ -44,6 +47,7 @@ from sim.alone.transactions.ledger import Ledger, Outcome
 from sim.alone.transactions.producers import Called, Producers, Surroundings, ask_of
 from sim.alone.transactions.transaction_host import Ids, Letter, Post, TransactionHost
 from sim.alone.transactions.written_partition import NOBODY, TOPIC, WrittenPartition
+from sim.checks.folds.transaction_laws import judge_transaction
 from sim.history import SafetyViolation
 
 __all__ = ["TransactionsPlan", "run"]
@@ -98,9 +102,28 @@ class TransactionsPlan:
 
 
 class _StateLog(Promises):
-    """Check that all replicas of the coordinator's log are equal. Unlike producers' records, two records of this log
-    may have the same value.
+    """Check that all replicas of the coordinator's log are equal, and that its committed records obey the laws of
+    `sim.checks.folds.transaction_laws`. Unlike producers' records, two records of this log may have the same value.
     """
+
+    def __init__(self, min_isr: int) -> None:
+        super().__init__(min_isr)
+        self._read_to = 0
+        self._values: dict[str, TransactionLogValue | None] = {}
+
+    def _contents(self, log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
+        return {offset: record.data for offset, record in logged_records(log, start, end).items()}
+
+    def look(self, living: Iterable[Broker]) -> None:
+        """Check the replicas, and judge newly committed records."""
+        super().look(living)
+        while self._read_to in self._seen:
+            key, value = decoded(self._seen[self._read_to], "transaction")
+            self._read_to += 1
+            if isinstance(key, TransactionLogKey):
+                assert value is None or isinstance(value, TransactionLogValue)
+                judge_transaction(key.transactional_id, self._values.get(key.transactional_id), value)
+                self._values[key.transactional_id] = value
 
     def check(self, nodes: Mapping[int, Broker]) -> None:
         self._check_replicas(nodes)

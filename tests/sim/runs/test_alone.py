@@ -233,6 +233,19 @@ def test_transactions_are_there_whole_or_not_at_all() -> None:
     assert transactions_alone.run(3) == found[3]
 
 
+def test_a_broken_law_of_transactions_is_noticed() -> None:
+    """Each added partition begins the transaction's time anew: a schedule notices."""
+
+    def search() -> None:
+        for seed in range(40):
+            transactions_alone.run(seed)
+
+    function = "odradek.data_plane.transactions.machine:TransactionMachine._add"
+    old = "start_ms=transaction.start_ms if is_open else turn.wall_ms"
+    with patched(function, old, "start_ms=turn.wall_ms"), pytest.raises(SafetyViolation, match="began at"):
+        search()
+
+
 def test_a_producer_is_not_fenced_by_itself() -> None:
     """A producer that repeats InitProducerId gets the epoch behind its own, unless another producer has begun."""
     inits = RepeatedInits()
