@@ -48,7 +48,7 @@ def test_restored_members_have_sessions(machine: GroupMachine) -> None:
 
 
 def test_a_group_that_is_not_restored_is_noticed() -> None:
-    """A coordinator that does not restore its groups waits for none of their members."""
+    """A coordinator that has not restored a group is found."""
     assert (
         endless_session(GroupMachine(GroupSettings()), state()) == "nobody waits for the members of classic"
     )
