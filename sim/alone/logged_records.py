@@ -8,7 +8,7 @@ from odradek.data_plane.groups.records import decode_key
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.wire.batches.batch_header import iter_batches
 from odradek.wire.batches.records import records
-from odradek.wire.metadata_frames import decode_coordinator_value
+from odradek.wire.metadata_frames import CoordinatorLog, decode_coordinator_key, decode_coordinator_value
 from odradek.wire.structure import Message
 from sim.alone.replication_broker import BATCH_BYTES_MAX
 
@@ -54,12 +54,13 @@ def logged_records(log: PartitionLog, start: int, end: int) -> dict[int, LoggedR
     return found
 
 
-def decoded(data: bytes) -> tuple[Message | None, Message | None]:
-    """Decode a coordinator's record into (key, value). The key is None if its kind is unknown, the value None for a
+def decoded(data: bytes, kind: CoordinatorLog = "group") -> tuple[Message | None, Message | None]:
+    """Decode a record of a coordinator of this kind into (key, value). The key is None if its kind is unknown, the value None for a
     tombstone.
     """
     size = int.from_bytes(data[:4], "big")
-    key, value = decode_key(data[4 : 4 + size]), data[4 + size :]
+    raw_key, value = data[4 : 4 + size], data[4 + size :]
+    key = decode_key(raw_key) if kind == "group" else decode_coordinator_key(raw_key, kind)
     if key is None or value[:1] == NO_VALUE:
         return key, None
     return key, decode_coordinator_value(key, value[1:])

@@ -179,6 +179,8 @@ class Watch:
         tap.listen(ApiKey.LIST_OFFSETS, self.served_offsets)
         tap.listen(ApiKey.DELETE_RECORDS, self.served_offsets)
         tap.listen(ApiKey.OFFSET_FETCH, self.told_offsets)
+        for api in (ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE):
+            tap.listen(api, self.group_states.removed)
         for api in (ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT):
             tap.listen(api, self.fenced_members)
         if self._cluster.shape.guarded:
@@ -298,6 +300,7 @@ class Watch:
             return
         try:
             self.answers.newest.see(image, delta)
+            self.group_states.removed.topics.update(each.name for each in delta.deleted_topics.values())
             self._see_image(member, image)
             self.published.published(member.name, image, delta)
         except SafetyViolation as error:

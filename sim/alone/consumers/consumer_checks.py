@@ -14,6 +14,7 @@ are compared with that model.
   if the group was empty.
 * The offset of a partition never goes back from one owner to the next.
 * A member is removed if its session timeout passes without a request from it.
+* Each member that a coordinator loads has a session that ends.
 * The state that a coordinator loads equals the model of its log. The state of the coordinator that wrote the log
   equals the model too.
 """
@@ -40,6 +41,7 @@ from sim.alone.logged_records import decoded, logged_records
 from sim.alone.replication_broker import Broker
 from sim.alone.replication_checks import Promises
 from sim.checks.derived.consumer_states import consumers_difference
+from sim.checks.derived.member_sessions import endless_session
 from sim.checks.folds.consumer_fold import ConsumerFold, ConsumersFold, Slot
 from sim.history import SafetyViolation
 
@@ -299,6 +301,9 @@ class ConsumerPromises(Promises):
         shard, log = host.shard, host.broker.log
         assert shard is not None
         self.loads += 1
+        endless = endless_session(shard.machine, shard.newest_state)
+        if endless is not None:
+            raise SafetyViolation(f"{host.broker.node_id} has loaded its groups: {endless}")
         fold, epoch = ConsumersFold(), -1
         for record in logged_records(log, log.log_start_offset, log.log_end_offset).values():
             epoch = record.leader_epoch

@@ -4,14 +4,16 @@ The replicas of the partition must obey the rules of `sim.alone.replication_chec
 the committed log record by record. It compares each answer with that log when the coordinator gives the answer.
 
 * An offset whose commit was acknowledged is in the committed part of the log. Each later OffsetFetch returns that
-  offset or a newer one, even from a later coordinator. A tombstone is written only after the retention time or a
-  request to delete.
+  offset or a newer one, even from a later coordinator. A tombstone is written only for an expired offset
+  (`sim.checks.folds.group_laws`), or after a request to delete.
 * A deposed coordinator that has not yet learned of its successor answers fetches, as in Apache Kafka. Such an answer
   is compared only with records up to that coordinator's epoch.
 * An offset of a generation is in the log after the record of that generation, and before the record of the next
   generation.
 * In a generation each partition has one owner. Each member receives the assignment that the log has. Generations
   never fall.
+* Each member that a coordinator loads has a session that ends.
+* A coordinator has no offset of a topic that is deleted, also if it was loading the log then.
 * The state that a coordinator loads equals a replay of the log. The state of the coordinator that wrote the log
   equals that replay too.
 """
@@ -36,6 +38,8 @@ from sim.alone.groups.group_host import GroupHost
 from sim.alone.logged_records import LoggedRecord, decoded, logged_records
 from sim.alone.replication_broker import Broker
 from sim.alone.replication_checks import Promises
+from sim.checks.derived.member_sessions import endless_session
+from sim.checks.folds.group_laws import expiry_complaint
 from sim.history import SafetyViolation
 
 __all__ = ["Floor", "GroupPromises", "OffsetAt", "Sent", "partitions_of"]
@@ -110,6 +114,7 @@ class GroupPromises(Promises):
         """By (leader epoch, log end offset): the state of that epoch's coordinator when its log ended there."""
         self.loads = 0
         self.commits = 0
+        self.forgotten = 0
 
     # -- the committed log ----------------------------------------------------------------------------------------
 
@@ -148,9 +153,10 @@ class GroupPromises(Promises):
         self._tombstones.setdefault(at, {})[self._epochs[offset]] = offset
         value = self._values.pop(at, None)
         if value is not None and at[0] not in self.forgiven:
-            age_ms = self._wall_ms() - value.commit_timestamp
-            if age_ms < self._retention_ms:
-                raise SafetyViolation(f"{at} is removed at {offset}, when it is {age_ms} ms old")
+            groups = self._groups.get(at[0]), None
+            complaint = expiry_complaint(at[1], value, groups, self._wall_ms(), self._retention_ms)
+            if complaint is not None:
+                raise SafetyViolation(f"{at} is removed at {offset}: {complaint}")
 
     def _read_commit(self, at: OffsetAt, offset: int, value: OffsetCommitValue) -> None:
         sent = self.sent[value.metadata]
@@ -268,6 +274,18 @@ class GroupPromises(Promises):
                         f"in epoch {partition.leader_epoch} a record of epoch {last.leader_epoch} is written"
                     )
 
+    def has_forgotten(self, host: GroupHost) -> None:
+        """Check that a coordinator has no offset of the only topic, which was deleted."""
+        shard = host.shard
+        assert shard is not None
+        assert shard._runtime is not None
+        kept = sorted(group for group, offsets in shard._runtime.state.offsets.items() if offsets)
+        if kept:
+            raise SafetyViolation(
+                f"{host.broker.node_id} keeps offsets of {kept} in a topic that was deleted"
+            )
+        self.forgotten += 1
+
     def loaded(self, host: GroupHost) -> None:
         """Check the state that a coordinator has just loaded against a replay of its log. Check the state of the
         coordinator that wrote the log against the same replay.
@@ -277,6 +295,9 @@ class GroupPromises(Promises):
         assert shard._runtime is not None
         self.loads += 1
         state = shard._runtime.state
+        endless = endless_session(shard.machine, state)
+        if endless is not None:
+            raise SafetyViolation(f"{host.broker.node_id} has loaded its groups: {endless}")
         found = logged_records(log, log.log_start_offset, log.log_end_offset)
         expected = _replay(found)
         if _plain(state) != expected:

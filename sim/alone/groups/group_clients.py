@@ -30,7 +30,7 @@ from sim.alone.groups.group_host import GroupHost
 from sim.alone.groups.letters import Client, Post
 from sim.history import SafetyViolation
 
-__all__ = ["LONERS_GROUP", "MEMBERS_GROUP", "SESSION_MS", "Clients"]
+__all__ = ["LONERS_GROUP", "MEMBERS_GROUP", "SESSION_MS", "TOPIC", "Clients"]
 
 TOPIC = "t"
 PARTITIONS = (0, 1, 2, 3)
@@ -121,6 +121,10 @@ class Clients(Post):
             self.promises.forgiven[LONERS_GROUP] = None
             request = DeleteOffsets(LONERS_GROUP, ((TOPIC, self.random.choice(PARTITIONS)),))
             self.send(operator, request, 0, lambda host, answer: None, lambda answer: None)
+
+    def forgive_all(self) -> None:
+        """Note that all offsets may be removed, since their topic is deleted."""
+        self.promises.forgiven.update(dict.fromkeys((MEMBERS_GROUP, LONERS_GROUP)))
 
 
 class _Client(Client):

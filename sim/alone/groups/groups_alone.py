@@ -4,7 +4,7 @@ replicas. PURE.
 The partition is simulated as in `sim.alone.replication_alone`: replicas on simulated disks with small segments, late
 fetches, crashes, power losses, elections, truncation. Each broker has a `GroupCoordinator`, which starts a shard and
 loads the log when the broker becomes the leader. Dynamic and static members join, sync, commit, fetch, stall and
-leave. Sessions and offsets expire (`group_clients.py`).
+leave. Sessions and offsets expire (`group_clients.py`). In some schedules the topic is deleted and created anew.
 
 `group_checks.py` checks every answer. At the end all faults are healed. Then all members must join one generation,
 and a coordinator must return all acknowledged commits.
@@ -17,10 +17,11 @@ from random import Random
 
 import attrs
 
+from odradek.data_plane.groups.coordinator import Shard
 from odradek.data_plane.groups.group_settings import GroupSettings
 from sim.alone.coordinator_run import CoordinatorRun, draw_partition
 from sim.alone.groups.group_checks import GroupPromises
-from sim.alone.groups.group_clients import LONERS_GROUP, MEMBERS_GROUP, SESSION_MS, Clients
+from sim.alone.groups.group_clients import LONERS_GROUP, MEMBERS_GROUP, SESSION_MS, TOPIC, Clients
 from sim.alone.groups.group_host import GroupHost
 from sim.alone.replication_alone import ReplicationPlan
 from sim.alone.replication_broker import START_MS, Broker
@@ -56,12 +57,14 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
 @attrs.frozen
 class GroupsPlan:
     """Parameters of a schedule. The plan of the offsets partition includes the weights of all steps. `static` is the
-    number of static members, `retention_ms` the retention of offsets.
+    number of static members, `retention_ms` the retention of offsets. With `deletes_topics` the topic is deleted and created
+    anew now and then.
     """
 
     partition: ReplicationPlan
     static: int = 0
     retention_ms: int = 1 << 40
+    deletes_topics: bool = False
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> GroupsPlan:
@@ -75,14 +78,21 @@ def run(seed: int, plan: GroupsPlan | None = None) -> Mapping[str, int]:
     exceptions.
     """
     random = Random(f"{seed}/groups")
-    return _Run(GroupsPlan.draw(random) if plan is None else plan, random).run()
+    # The deletions of topics are drawn apart, so that schedules without them stay as they were.
+    topics = Random(f"{seed}/deleted topics")
+    if plan is None:
+        plan = attrs.evolve(GroupsPlan.draw(random), deletes_topics=topics.random() < 0.3)
+    return _Run(plan, random, topics).run()
 
 
 class _Run(CoordinatorRun[GroupHost]):
     """One run of a schedule: brokers with group coordinators, and the clients of these coordinators."""
 
-    def __init__(self, plan: GroupsPlan, random: Random) -> None:
+    def __init__(self, plan: GroupsPlan, random: Random, topics: Random) -> None:
         self._groups_plan = plan
+        self._topics = topics
+        self._forgetful: list[Shard] = []
+        """The coordinators that were loading when the topic was deleted."""
         self._settings = GroupSettings(
             session_timeout_ms_min=SESSION_MS,
             initial_rebalance_delay_ms=300,
@@ -103,6 +113,7 @@ class _Run(CoordinatorRun[GroupHost]):
         return {
             "acknowledged": self._group_promises.commits,
             "loads": self._group_promises.loads,
+            "forgotten": self._group_promises.forgotten,
             "epochs": self._controller.state.leader_epoch,
             "deaths": self.deaths,
         }
@@ -131,9 +142,27 @@ class _Run(CoordinatorRun[GroupHost]):
     def _work_at(self, host: GroupHost) -> None:
         shard = host.shard
         was_loading = shard is not None and shard.is_loading
+        if self._groups_plan.deletes_topics and self._topics.random() < (0.1 if was_loading else 0.01):
+            self._delete_topic()
         super()._work_at(host)
         if was_loading and host.shard is shard and shard is not None and not shard.is_loading:
+            if shard in self._forgetful:
+                self._group_promises.has_forgotten(host)
             self._group_promises.loaded(host)
+
+    def _delete_topic(self) -> None:
+        """Delete the topic of all offsets, and create it anew at once."""
+        self._clients.forgive_all()
+        for host in self._hosts.values():
+            shard = host.shard
+            if shard is None:
+                continue
+            shard.forget_topics(frozenset({TOPIC}))
+            self._group_promises.wrote(host)
+            if shard.is_loading:
+                self._forgetful.append(shard)
+            else:
+                self._group_promises.has_forgotten(host)
 
     def _time(self) -> None:
         super()._time()

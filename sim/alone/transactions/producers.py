@@ -30,6 +30,7 @@ from odradek.wire.record_batch import RecordBatchBuilder
 from sim.alone.by_hand import Pause
 from sim.alone.replication_broker import START_MS
 from sim.alone.transactions.ledger import Attempt, Ledger, Outcome
+from sim.alone.transactions.repeated_inits import RepeatedInits
 from sim.alone.transactions.transaction_host import TransactionHost
 from sim.alone.transactions.written_partition import TOPIC, WrittenPartition
 
@@ -79,6 +80,13 @@ class Surroundings:
     partitions: list[WrittenPartition]
     ledger: Ledger
     now_ms: Callable[[], int]
+    coordinator: Callable[[], object]
+    """Returns the present coordinator, which is another object after each load of the log; None if there is none."""
+    repeats: float = 0.0
+    """The probability that a producer sends InitProducerId between two transactions, and the probability that it loses the
+    answer.
+    """
+    inits: RepeatedInits = attrs.Factory(RepeatedInits)
     calls: list[Called] = attrs.Factory(list)
     """Requests to coordinators that have not arrived yet."""
     is_calm: bool = False
@@ -147,12 +155,20 @@ class _Producer:
         self._version = version
         self._producer_id = -1
         self._epoch = -1
+        self._since_ms = around.now_ms()
+        """The time when the producer first sent InitProducerId."""
+        self._asked_of: object = None
+        """The coordinator that received the last request. A deposed one may answer, too."""
+        self._given_by: object = None
+        """The coordinator when the producer asked for its present epoch; None if it is unknown."""
         self._sequences: dict[int, int] = {}
 
     async def run(self) -> None:
         try:
             await self._initialize()
             while not self._around.is_calm:
+                if self._happens():
+                    await self._initialize()
                 await self._transaction()
         except _Over:
             return
@@ -172,6 +188,7 @@ class _Producer:
         node_id = self._random.choice(list(around.hosts) if somebody else leading)
         called = Called(node_id, request, may_come_late=may_come_late)
         around.calls.append(called)
+        self._asked_of = around.hosts[node_id].shard
         while not called.is_over:
             await Pause()
         return ErrorCode.NETWORK_EXCEPTION if called.answer is None else called.answer
@@ -186,13 +203,29 @@ class _Producer:
                 return answer
         raise _Over
 
+    def _happens(self) -> bool:
+        """Draw an event with the probability `repeats`."""
+        repeats = self._around.repeats
+        return repeats > 0 and self._random.random() < repeats
+
     async def _initialize(self) -> None:
         request = InitProducer(self._id, TIMEOUT_MS, self._producer_id, self._epoch)
+        before, given_by = self._given_by, self._around.coordinator()
         answer = await self._asked(request)
-        if _code(answer) is not ErrorCode.NONE:
+        code = _code(answer)
+        if code is ErrorCode.NONE and self._epoch >= 0 and self._happens():
+            # The answer is lost, so the producer asks again.
+            answer = await self._asked(request)
+            code = _code(answer)
+        is_same = before is not None and before is self._around.coordinator() is self._asked_of
+        if is_same and code in (ErrorCode.NONE, ErrorCode.PRODUCER_FENCED):
+            epoch = None if code else answer.producer_epoch
+            self._around.inits.answered(request, epoch, self._since_ms)
+        if code is not ErrorCode.NONE:
             raise _Over
         assert isinstance(answer, Producer)
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        self._given_by = given_by
         self._sequences.clear()
 
     # -- transactions
@@ -214,6 +247,7 @@ class _Producer:
 
     async def _end(self, attempt: Attempt, *, commits: bool, is_whole: bool) -> None:
         request = EndTransaction(self._id, self._producer_id, self._epoch, commits, self._version)
+        given_by = self._around.coordinator()
         answer = await self._asked(request, may_come_late=self._version >= NEWER)
         code = _code(answer)
         if code is ErrorCode.NONE:
@@ -222,6 +256,7 @@ class _Producer:
                 assert isinstance(answer, Producer)
                 if answer.producer_id >= 0:
                     self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+                    self._given_by = given_by
                     self._sequences.clear()
         elif code is ErrorCode.PRODUCER_FENCED or (code is ErrorCode.NETWORK_EXCEPTION and commits):
             raise _Over

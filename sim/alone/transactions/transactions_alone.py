@@ -10,18 +10,20 @@ their transactional ids. An intruder uses the same producer ids with another tra
 
 At the end all faults are healed, and time advances until abandoned transactions are aborted. Then each transaction
 must be in the partitions completely or not at all, as the outcome that its producer learned demands. Each value must
-occur at most once, and all transactions must have ended (`ledger.py`). At every step the markers of a producer have
-non-decreasing coordinator epochs. A new leader of a data partition has the same producer state as the leader before.
+occur at most once, and all transactions must have ended (`ledger.py`). A producer that repeats InitProducerId is not fenced by itself (`repeated_inits.py`). At every step the markers of a producer have
+non-decreasing coordinator epochs, and the coordinator's records obey the laws. A new leader of a data partition has the same producer state as the leader before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
 
 import attrs
 
+from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.coordinator_records import TransactionLogKey, TransactionLogValue
 from odradek.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -37,6 +39,7 @@ from odradek.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from sim.alone.coordinator_run import CoordinatorRun, draw_partition
+from sim.alone.logged_records import decoded, logged_records
 from sim.alone.replication_alone import ReplicationPlan
 from sim.alone.replication_broker import START_MS, Broker
 from sim.alone.replication_checks import Promises
@@ -44,6 +47,7 @@ from sim.alone.transactions.ledger import Ledger, Outcome
 from sim.alone.transactions.producers import Called, Producers, Surroundings, ask_of
 from sim.alone.transactions.transaction_host import Ids, Letter, Post, TransactionHost
 from sim.alone.transactions.written_partition import NOBODY, TOPIC, WrittenPartition
+from sim.checks.folds.transaction_laws import judge_transaction
 from sim.history import SafetyViolation
 
 __all__ = ["TransactionsPlan", "run"]
@@ -51,6 +55,7 @@ __all__ = ["TransactionsPlan", "run"]
 STEPS_DEFAULT = 1500
 SETTLE_ROUNDS_MAX = 1500
 PARTITIONS = 2
+REPEATS = 0.4
 _WEIGHTS: Mapping[str, tuple[float, ...]] = {
     "fetch": (8.0, 14.0),
     "answer": (8.0, 14.0),
@@ -85,6 +90,10 @@ class TransactionsPlan:
     """Parameters of a schedule: the plan of the coordinator's partition, and the weights of the producers' steps."""
 
     partition: ReplicationPlan
+    repeats: float = 0.0
+    """The probability that a producer sends InitProducerId between two transactions, and the probability that it loses the
+    answer.
+    """
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> TransactionsPlan:
@@ -93,9 +102,28 @@ class TransactionsPlan:
 
 
 class _StateLog(Promises):
-    """Check that all replicas of the coordinator's log are equal. Unlike producers' records, two records of this log
-    may have the same value.
+    """Check that all replicas of the coordinator's log are equal, and that its committed records obey the laws of
+    `sim.checks.folds.transaction_laws`. Unlike producers' records, two records of this log may have the same value.
     """
+
+    def __init__(self, min_isr: int) -> None:
+        super().__init__(min_isr)
+        self._read_to = 0
+        self._values: dict[str, TransactionLogValue | None] = {}
+
+    def _contents(self, log: PartitionLog, start: int, end: int) -> dict[int, bytes]:
+        return {offset: record.data for offset, record in logged_records(log, start, end).items()}
+
+    def look(self, living: Iterable[Broker]) -> None:
+        """Check the replicas, and judge newly committed records."""
+        super().look(living)
+        while self._read_to in self._seen:
+            key, value = decoded(self._seen[self._read_to], "transaction")
+            self._read_to += 1
+            if isinstance(key, TransactionLogKey):
+                assert value is None or isinstance(value, TransactionLogValue)
+                judge_transaction(key.transactional_id, self._values.get(key.transactional_id), value)
+                self._values[key.transactional_id] = value
 
     def check(self, nodes: Mapping[int, Broker]) -> None:
         self._check_replicas(nodes)
@@ -106,7 +134,11 @@ def run(seed: int, plan: TransactionsPlan | None = None) -> Mapping[str, int]:
     exceptions.
     """
     random = Random(f"{seed}/transactions")
-    return _Run(TransactionsPlan.draw(random) if plan is None else plan, random).run()
+    if plan is None:
+        # The repetitions are drawn apart, so that schedules without them stay as they were.
+        repeats = 0.0 if Random(f"{seed}/repeats").random() < 0.5 else REPEATS
+        plan = attrs.evolve(TransactionsPlan.draw(random), repeats=repeats)
+    return _Run(plan, random).run()
 
 
 class _Run(CoordinatorRun[TransactionHost]):
@@ -122,7 +154,15 @@ class _Run(CoordinatorRun[TransactionHost]):
         self._given: list[Called] = []
         """Requests that have reached a coordinator and may not be answered yet."""
         super().__init__(plan.partition, random)
-        self._around = Surroundings(random, self._hosts, self._partitions, self._ledger, lambda: self.now_ms)
+        self._around = Surroundings(
+            random,
+            self._hosts,
+            self._partitions,
+            self._ledger,
+            lambda: self.now_ms,
+            self._coordinator,
+            plan.repeats,
+        )
         self._transactional = Producers(self._around)
 
     def run(self) -> Mapping[str, int]:
@@ -141,6 +181,7 @@ class _Run(CoordinatorRun[TransactionHost]):
             "committed": self._ledger.told(Outcome.COMMITTED),
             "aborted": self._ledger.told(Outcome.ABORTED),
             "unknown": self._ledger.told(Outcome.TRIED),
+            "repeated": self._around.inits.seen,
             "markers": sum(each.markers for each in self._partitions),
             "epochs": self._controller.state.leader_epoch,
             "deaths": self.deaths,
@@ -160,6 +201,10 @@ class _Run(CoordinatorRun[TransactionHost]):
         self._given = [called for called in self._given if not called.is_over]
 
     # -- steps ----------------------------------------------------------------------------------------------------
+
+    def _coordinator(self) -> object:
+        host = self._hosts.get(self._controller.state.leader)
+        return None if host is None else host.shard
 
     def _produce(self) -> None:
         """Do nothing: only the coordinator appends to its log."""
@@ -212,6 +257,8 @@ class _Run(CoordinatorRun[TransactionHost]):
         if called.is_over and not called.may_come_late:
             return
         self._given.append(called)
+        if host.shard is not None and not host.shard.is_loading:
+            self._around.inits.arrived(called.request, self.now_ms)
         host.coordinator.submit("id", ask_of(called, START_MS + self.now_ms))
         host.run_woken()
         if self.random.random() < 0.5:

@@ -6,7 +6,8 @@
    harmless, since the replica serves no client before it has synchronised with a leader.
 2. A log's producer state has the log's open transactions, the coordinator epochs of the last markers, and the aborted
    transactions. The coordinator epochs of a producer's markers never decrease.
-3. The state of a coordinator equals a replay of its partition of `__transaction_state`.
+3. The state of a coordinator equals a replay of its partition of `__transaction_state`, whose records obey the laws of
+   `sim.checks.folds.transaction_laws`.
 4. A transactional id keeps its producer id, and its epoch never decreases, even if the coordinator changes.
 
 A call of `look` scans one random log, and replays the log of one random coordinator, each with probability `SCAN`.
@@ -29,6 +30,7 @@ from odradek.wire.messages.coordinator_records import TransactionLogValue
 from sim.checks.derived.log_reader import LogReader
 from sim.checks.folds.coordinator_folds import TransactionsFold
 from sim.checks.folds.producer_fold import ProducersFold
+from sim.checks.folds.transaction_laws import judge_transaction
 from sim.checks.invariants import NeverFalls
 from sim.checks.stored_logs import stored_batches
 from sim.checks.watched import Hosted, Processes, moved_of, partition_name
@@ -101,7 +103,7 @@ class _Followed:
     """A coordinator's log, and the model of all records read so far."""
 
     reader: LogReader
-    fold: TransactionsFold = attrs.Factory(TransactionsFold)
+    fold: TransactionsFold = attrs.Factory(lambda: TransactionsFold(judge_transaction))
 
 
 class TransactionStates:

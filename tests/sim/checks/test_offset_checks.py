@@ -13,7 +13,13 @@ from odradek.wire.batches.batch_header import parse_header
 from odradek.wire.batches.records import RecordBatchBuilder
 from odradek.wire.batches.transaction_markers import build_marker
 from odradek.wire.errors import ErrorCode
+from odradek.wire.messages.delete_groups import DeleteGroupsRequest
 from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from odradek.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from odradek.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -22,6 +28,7 @@ from odradek.wire.messages.txn_offset_commit import (
 )
 from odradek.wire.metadata_frames import encode_coordinator_key, encode_coordinator_value
 from sim.checks.groups.fenced_members import FencedMembers
+from sim.checks.groups.removed_offsets import RemovedOffsets
 from sim.checks.groups.told_offsets import OffsetsBook
 from sim.checks.watched import Processes
 from sim.checks.wiretap import Exchange
@@ -212,3 +219,18 @@ def test_a_group_that_was_a_consumer_group_goes_on(epoch: int, is_the_same: bool
         asked.commit(epoch, ErrorCode.NONE)
         with pytest.raises(SafetyViolation, match="of generation 5, and group g was at 6"):
             asked.commit(5, ErrorCode.NONE)
+
+
+def test_only_offsets_that_a_client_deletes_may_go() -> None:
+    """An offset may be removed at any time once its deletion or that of its group was asked for, or its topic is gone."""
+    removed = RemovedOffsets()
+    partitions = [OffsetDeleteRequestPartition(0)]
+    asked = OffsetDeleteRequest("g", [OffsetDeleteRequestTopic("t", partitions)])
+    conn = cast("Any", None)
+    assert not removed.asked(Exchange(conn, ApiKey.OFFSET_DELETE, 0, asked))
+    assert removed.may_go(("g", "t", 0))
+    assert not removed.may_go(("g", "t", 1))
+    assert not removed.asked(Exchange(conn, ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(["h"])))
+    assert removed.may_go(("h", "u", 1))
+    removed.topics.add("u")
+    assert removed.may_go(("g", "u", 1))

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from odradek.data_plane.groups.offsets import FetchedOffsets
+from odradek.data_plane.transactions.requests import InitProducer
 from odradek.metadata_quorum.controller.broker_sessions import BrokerSessions
 from odradek.metadata_quorum.second_voices import SecondVoices
 from odradek.wire.errors import ErrorCode
@@ -24,6 +25,7 @@ from sim.alone.quorum.quorum_node import Node
 from sim.alone.quorum.quorum_platter import LoggedBatch
 from sim.alone.replication_broker import Broker
 from sim.alone.transactions import transactions_alone
+from sim.alone.transactions.repeated_inits import RepeatedInits
 from sim.history import SafetyViolation
 from tests.mutants.patching import patched
 
@@ -178,7 +180,35 @@ def test_group_coordinators_keep_what_was_acknowledged() -> None:
     assert sum(each["acknowledged"] for each in found) > 10 * len(GROUPS_SEEDS)
     assert sum(each["loads"] for each in found) > len(GROUPS_SEEDS)
     assert sum(each["deaths"] for each in found) > len(GROUPS_SEEDS)
+    assert sum(each["forgotten"] for each in found) > 0
     assert groups_alone.run(3) == found[3]
+
+
+COORDINATOR = "odradek.data_plane.groups.coordinator:Shard.forget_topics"
+RESTORING = "odradek.data_plane.groups.membership:Membership._restore_members"
+
+
+@pytest.mark.parametrize(
+    ("function", "old", "new", "message"),
+    [
+        (
+            COORDINATOR,
+            "self._deleted_topics.update(dict.fromkeys(sorted(topics)))",
+            "pass",
+            "keeps offsets of",
+        ),
+        (RESTORING, "self._sessions.renew(turn, group, member)", "pass", "the session of .* never ends"),
+    ],
+)
+def test_a_coordinator_that_loads_forgets_nothing(function: str, old: str, new: str, message: str) -> None:
+    """A topic that is deleted during a load keeps its offsets, or restored members have no session: a schedule notices."""
+
+    def search() -> None:
+        for seed in range(100):
+            groups_alone.run(seed)
+
+    with patched(function, old, new), pytest.raises(SafetyViolation, match=message):
+        search()
 
 
 def test_consumer_groups_hand_partitions_over_one_by_one() -> None:
@@ -199,7 +229,36 @@ def test_transactions_are_there_whole_or_not_at_all() -> None:
     assert sum(each["committed"] for each in found) > len(TRANSACTIONS_SEEDS)
     assert sum(each["aborted"] for each in found) > len(TRANSACTIONS_SEEDS)
     assert sum(each["deaths"] for each in found) > len(TRANSACTIONS_SEEDS)
+    assert sum(each["repeated"] for each in found) > 0
     assert transactions_alone.run(3) == found[3]
+
+
+def test_a_broken_law_of_transactions_is_noticed() -> None:
+    """Each added partition begins the transaction's time anew: a schedule notices."""
+
+    def search() -> None:
+        for seed in range(40):
+            transactions_alone.run(seed)
+
+    function = "odradek.data_plane.transactions.machine:TransactionMachine._add"
+    old = "start_ms=transaction.start_ms if is_open else turn.wall_ms"
+    with patched(function, old, "start_ms=turn.wall_ms"), pytest.raises(SafetyViolation, match="began at"):
+        search()
+
+
+def test_a_producer_is_not_fenced_by_itself() -> None:
+    """A producer that repeats InitProducerId gets the epoch behind its own, unless another producer has begun."""
+    inits = RepeatedInits()
+    again = InitProducer("id", 1000, 5, 3)
+    inits.arrived(InitProducer("id", 1000, -1, -1), 10)
+    inits.arrived(again, 20)
+    inits.answered(again, 4, 10)
+    for wrong, complaint in ((None, "is fenced"), (5, "gets epoch 5")):
+        with pytest.raises(SafetyViolation, match=complaint):
+            inits.answered(again, wrong, 10)
+    inits.arrived(InitProducer("id", 1000, -1, -1), 30)
+    inits.answered(again, None, 10)
+    assert inits.seen == 3
 
 
 class Offsets(GroupPromises):
