@@ -101,3 +101,41 @@ def test_a_delta_that_leaves_out_a_change(field: str, complaint: str) -> None:
     hidden = attrs.evolve(delta, **{field: getattr(MetadataDelta(), field)})
     with pytest.raises(SafetyViolation, match=complaint):
         check.published("node-1", image, hidden)
+
+
+@pytest.mark.parametrize(
+    ("field", "complaint"),
+    [
+        ("changed_acls", "the rule"),
+        ("changed_configs", "the configuration of"),
+        ("changed_quotas", "the quota"),
+        ("deleted_topics", "the deletion of topic"),
+        ("changed_brokers", "broker 1"),
+    ],
+)
+def test_a_snapshot_that_would_hide_a_change(
+    field: str, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison of two images that leaves out changes is noticed, although no snapshot was loaded."""
+    compared = published_images.difference
+    check = PublishedImages(1)
+    before, _ = built(*RECORDS)
+    check.begin("node-1", before)
+    image, delta = built(*LATER, wire.RemoveTopicRecord(TOPIC), after=before)
+    monkeypatch.setattr(
+        published_images,
+        "difference",
+        lambda start, end: attrs.evolve(compared(start, end), **{field: getattr(MetadataDelta(), field)}),
+    )
+    with pytest.raises(SafetyViolation, match=f"a snapshot takes.*{complaint}"):
+        check.published("node-1", image, delta)
+
+
+def test_a_snapshot_of_a_later_image() -> None:
+    """Nothing is said against a true comparison; the older image stays until it is far behind."""
+    check = PublishedImages(1)
+    before, _ = built(*RECORDS)
+    check.begin("node-1", before)
+    image, delta = built(*LATER, wire.RemoveTopicRecord(TOPIC), after=before)
+    check.published("node-1", image, delta)
+    assert check.jumps_seen == 1
