@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.wire.api_keys import ApiKey
+from odradek.wire.structure import Message
 from sim.checks.answers.acknowledged_records import AcknowledgedRecords
 from sim.checks.answers.deleted_records import DeletedRecords
 from sim.checks.answers.eligible_replicas import EligibleReplicas
+from sim.checks.answers.handed_blocks import HandedBlocks
+from sim.checks.answers.heard_heartbeats import HeardHeartbeats
 from sim.checks.answers.held_records import HeldRecords
 from sim.checks.answers.kept_commits import KeptCommits
 from sim.checks.answers.kept_transactions import TRANSACTION_APIS, KeptTransactions
@@ -19,6 +22,8 @@ from sim.checks.answers.newest_metadata import NewestMetadata
 from sim.checks.answers.replica_bytes import ReplicaBytes
 from sim.checks.answers.served_records import ServedRecords
 from sim.checks.answers.written_markers import WrittenMarkers
+from sim.checks.folds.metadata_fold import MetadataFold
+from sim.checks.found_dead import FoundDead
 from sim.checks.watched import Hosted, Processes
 from sim.checks.wiretap import Wiretap
 from sim.storm.fault_atlas import FaultAtlas
@@ -29,7 +34,7 @@ __all__ = ["GivenAnswers"]
 class GivenAnswers:
     """All checks of answers, and the check of replicas that may become leader."""
 
-    def __init__(self, processes: Processes) -> None:
+    def __init__(self, processes: Processes, found: FoundDead) -> None:
         self.newest = NewestMetadata(processes)
         self.replicas = ReplicaBytes(processes, self.newest)
         self.held = HeldRecords(processes, self.newest, self.replicas)
@@ -39,6 +44,8 @@ class GivenAnswers:
         self.commits = KeptCommits(processes, self.held)
         self.transactions = KeptTransactions(processes, self.held)
         self.markers = WrittenMarkers(processes, self.held)
+        self.blocks = HandedBlocks()
+        self.heartbeats = HeardHeartbeats(processes, found)
         self._has_begun = False
 
     def begin(self, tap: Wiretap, served: ServedRecords, atlas: FaultAtlas) -> None:
@@ -54,16 +61,25 @@ class GivenAnswers:
         for api in TRANSACTION_APIS:
             tap.listen(api, self.transactions)
         tap.listen(ApiKey.WRITE_TXN_MARKERS, self.markers)
+        tap.listen(ApiKey.ALLOCATE_PRODUCER_IDS, self.blocks)
+        tap.listen(ApiKey.BROKER_HEARTBEAT, self.heartbeats)
+
+    def judge(self, state: MetadataFold, record: Message) -> None:
+        """Check a decision of a controller: a committed record, and the state before it. Raises `SafetyViolation`."""
+        if self._has_begun:
+            self.heartbeats.judge(state, record)
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Check the replicas that may become leader, in the partitions that have changed. Raises `SafetyViolation`."""
         if self._has_begun:
             self.eligible.look(hosted)
+            self.heartbeats.look(hosted)
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
         """Check the replicas that may become leader, in all partitions. Raises `SafetyViolation`."""
         if self._has_begun:
             self.eligible.look_at_all(hosted)
+            self.heartbeats.look_at_all(hosted)
 
     def statistics(self) -> dict[str, int]:
         return {
@@ -76,4 +92,8 @@ class GivenAnswers:
             "markers": self.markers.markers_seen,
             "eligible": self.eligible.eligible_seen,
             "last known": self.eligible.last_known_seen,
+            "blocks": self.blocks.seen,
+            "unfenced": self.heartbeats.unfenced_seen,
+            "fenced": self.heartbeats.fenced_seen,
+            "offline directories": self.heartbeats.offline_seen,
         }

@@ -55,7 +55,9 @@ class MetadataReplay:
         self._random = Random(f"{processes.world.seed}/metadata replay")
         self._stored = StoredLogs(is_durable=False)
         self._decoded: dict[tuple[int, int, int], _Batch] = {}
-        self.newest = MetadataFold(judge_decision)
+        self.judges: list[Judge] = [judge_decision]
+        """The checks of each committed record."""
+        self.newest = MetadataFold(self._judge)
         """The model of the committed log, up to the newest image that any node has published."""
         self._judged: set[tuple[str, str]] = set()
         """The (machine, file name) of each snapshot that was already checked."""
@@ -90,7 +92,7 @@ class MetadataReplay:
         if not self._go_on(*self._place(member), self.newest, image.offset, self):
             # The node's log starts at a snapshot beyond the end of the model, so a new model is built from that
             # snapshot.
-            fold = self.replay(member, image, judge_decision)
+            fold = self.replay(member, image, self._judge)
             if fold is None:
                 return
             self.newest = fold
@@ -99,6 +101,10 @@ class MetadataReplay:
             touched, self.newest.touched = self.newest.touched, Touched()
             self.images_seen += 1
             _compare(member, self.newest, image, touched)
+
+    def _judge(self, state: MetadataFold, record: Message) -> None:
+        for judge in self.judges:
+            judge(state, record)
 
     def fold_at(self, offset: int) -> MetadataFold | None:
         """Return the model if it ends at this offset; otherwise None."""
