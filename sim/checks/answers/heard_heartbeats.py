@@ -7,9 +7,10 @@
 3. A broker is fenced only for a reason. The broker has asked for it, or was found dead or silent. Otherwise the
    controller has led for `SHARE` of the session timeout, and each heartbeat that it has answered is as old.
 
-A node sends itself no messages. So decisions about the broker on the controller's own node are left out, like those of a
-controller that has died since. Clocks may drift and messages may be late, so rule 3 has only a part of the timeout. The
-node logs that a broker was found dead after the decision; the judgement waits `LOG_SECONDS` for this.
+A node sends itself no messages. So decisions about the broker on the controller's own node are left out. So are those of a
+controller that has died or lost the leadership since. Clocks may drift and messages may be late, so rule 3 has only a
+part of the timeout. The node logs that a broker was found dead after the decision; the judgement waits `LOG_SECONDS`
+for this.
 """
 
 from __future__ import annotations
@@ -44,9 +45,15 @@ FENCE, UNFENCE = 1, -1
 class Reign:
     """A controller in one leader epoch, and the virtual time at which it was first seen to lead."""
 
+    epoch: int
     member: Member
     node: Node
     since: float
+
+    @property
+    def is_over(self) -> bool:
+        """True if the node leads no longer in this epoch."""
+        return _led_epoch(self.node) != self.epoch
 
 
 @attrs.define
@@ -183,16 +190,14 @@ class HeardHeartbeats:
     def lead(self, epoch: int, member: Member, node: Node) -> None:
         """Record that a node leads the quorum in this epoch."""
         if epoch not in self._reigns:
-            self._reigns[epoch] = Reign(member, node, self._world.now)
+            self._reigns[epoch] = Reign(epoch, member, node, self._world.now)
 
     def reign(self, epoch: int, broker_id: int) -> Reign | None:
-        """Return the controller of an epoch; None if it has ended, or is on the broker's own node."""
+        """Return the controller of an epoch; None if it leads no longer, or is on the broker's own node."""
         if epoch not in self._reigns:
             for member, node in self._processes.living():
-                if node.metadata is not None and node.metadata.quorum.is_open:
-                    role = node.metadata.quorum.core.role
-                    if isinstance(role, Leader) and role.epoch == epoch:
-                        self.lead(epoch, member, node)
+                if _led_epoch(node) == epoch:
+                    self.lead(epoch, member, node)
         reign = self._reigns.get(epoch)
         if reign is None or reign.member.config.node_id == broker_id or not self._lives_on(reign):
             return None
@@ -200,7 +205,7 @@ class HeardHeartbeats:
 
     def _lives_on(self, reign: Reign) -> bool:
         found = self._processes.named(reign.member.name)
-        return found is not None and found[1] is reign.node
+        return found is not None and found[1] is reign.node and not reign.is_over
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Judge the brokers that were fenced early, once the log must have the reason. Raises `SafetyViolation`."""
@@ -218,6 +223,14 @@ class HeardHeartbeats:
         self._early = waiting
 
     look_at_all = look
+
+
+def _led_epoch(node: Node) -> int | None:
+    """Return the epoch in which a node leads the quorum; None for other nodes."""
+    if node.metadata is None or not node.metadata.quorum.is_open:
+        return None
+    role = node.metadata.quorum.core.role
+    return role.epoch if isinstance(role, Leader) else None
 
 
 def _session_seconds(member: Member) -> float:

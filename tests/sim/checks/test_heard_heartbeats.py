@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from odradek.metadata_quorum.raft.roles import Leader
 from odradek.wire.messages import metadata_records as wire
 from odradek.wire.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
@@ -36,7 +37,9 @@ class Stage:
         self.member = SimpleNamespace(name="node-9", config=config, newest_config=config, older_config=config)
         self.broker = SimpleNamespace(epoch=EPOCH, log_dirs=DIRS)
         image = SimpleNamespace(brokers={BROKER: self.broker})
-        self.node = SimpleNamespace(metadata=SimpleNamespace(committed_image=image))
+        self.core = SimpleNamespace(role=None)
+        quorum = SimpleNamespace(is_open=True, core=self.core)
+        self.node = SimpleNamespace(metadata=SimpleNamespace(committed_image=image, quorum=quorum))
         self.env = SimpleNamespace(wakes=0)
         self.world = SimpleNamespace(now=0.0, node_env=lambda name: self.env)
         self.found = SimpleNamespace(found=set())
@@ -47,13 +50,18 @@ class Stage:
             named=lambda name: (self.member, self.node),
         )
         self.check = HeardHeartbeats(cast("Processes", processes), cast("FoundDead", self.found))
-        self.check.lead(1, cast("Any", self.member), cast("Any", self.node))
+        self.lead(1)
         self.fold = MetadataFold(self.check.judge)
         self.commit(
             wire.RegisterBrokerRecord(
                 broker_id=BROKER, broker_epoch=EPOCH, incarnation_id=DIRS[0], log_dirs=DIRS, fenced=True
             )
         )
+
+    def lead(self, epoch: int) -> None:
+        """Let the controller lead in a new epoch."""
+        self.core.role = Leader(epoch, None, 0, (), 0.0, 0.0)
+        self.check.lead(epoch, cast("Any", self.member), cast("Any", self.node))
 
     def commit(self, *records: Message) -> None:
         self.fold.take(self.fold.offset + len(records), 1, records)
@@ -142,10 +150,19 @@ def test_fenced_by_a_new_controller() -> None:
     """A controller that has just begun to lead gives each broker the time for a heartbeat."""
     stage = running()
     stage.world.now += SESSION_SECONDS
-    stage.check.lead(2, cast("Any", stage.member), cast("Any", stage.node))
+    stage.lead(2)
     stage.fold.take(stage.fold.offset + 1, 2, [FENCED])
     with pytest.raises(SafetyViolation, match=r"it leads for 0\.00 s"):
         stage.log_is_read()
+
+
+def test_fenced_by_a_controller_that_has_lost_the_leadership() -> None:
+    """A controller that leads no longer may have lost the reason, too."""
+    stage = running()
+    stage.commit(FENCED)
+    stage.core.role = None
+    stage.log_is_read()
+    assert stage.check.fenced_seen == 1
 
 
 @pytest.mark.parametrize("reason", ["asked", "shuts down", "all directories", "found dead"])
