@@ -26,6 +26,7 @@ from odradek.wire.batches.batch_header import HEADER, SIZE_PREFIX
 from odradek.wire.messages.control_records import VotersRecord
 from odradek.wire.structure import Message
 from sim.checks.folds.decision_laws import judge_decision
+from sim.checks.folds.eligible_law import EligibleLaw
 from sim.checks.folds.metadata_difference import metadata_difference
 from sim.checks.folds.metadata_fold import Judge, MetadataFold, Touched
 from sim.checks.stored_logs import StoredLogs
@@ -55,7 +56,8 @@ class MetadataReplay:
         self._random = Random(f"{processes.world.seed}/metadata replay")
         self._stored = StoredLogs(is_durable=False)
         self._decoded: dict[tuple[int, int, int], _Batch] = {}
-        self.judges: list[Judge] = [judge_decision]
+        self.eligible = EligibleLaw()
+        self.judges: list[Judge] = [judge_decision, self.eligible.judge]
         """The checks of each committed record."""
         self.newest = MetadataFold(self._judge)
         """The model of the committed log, up to the newest image that any node has published."""
