@@ -18,6 +18,7 @@ from sim.checks.answers.heard_heartbeats import HeardHeartbeats
 from sim.checks.answers.held_records import HeldRecords
 from sim.checks.answers.kept_commits import KeptCommits
 from sim.checks.answers.kept_transactions import TRANSACTION_APIS, KeptTransactions
+from sim.checks.answers.log_reports import LogReports
 from sim.checks.answers.newest_metadata import NewestMetadata
 from sim.checks.answers.replica_bytes import ReplicaBytes
 from sim.checks.answers.served_records import ServedRecords
@@ -46,7 +47,8 @@ class GivenAnswers:
         self.markers = WrittenMarkers(processes, self.held)
         self.blocks = HandedBlocks()
         self.heartbeats = HeardHeartbeats(processes, found)
-        self._has_begun = False
+        self.reports = LogReports(processes, self.heartbeats)
+        self._has_begun = self._judges_decisions = False
 
     def begin(self, tap: Wiretap, served: ServedRecords, atlas: FaultAtlas) -> None:
         """Start the checks. `atlas` has the replicas whose bytes the run has damaged."""
@@ -61,25 +63,32 @@ class GivenAnswers:
         for api in TRANSACTION_APIS:
             tap.listen(api, self.transactions)
         tap.listen(ApiKey.WRITE_TXN_MARKERS, self.markers)
+        self.begin_decisions(tap)
+
+    def begin_decisions(self, tap: Wiretap) -> None:
+        """Start only the checks of controllers' decisions. Call this before a broker starts."""
+        self._judges_decisions = True
         tap.listen(ApiKey.ALLOCATE_PRODUCER_IDS, self.blocks)
         tap.listen(ApiKey.BROKER_HEARTBEAT, self.heartbeats)
+        tap.listen(ApiKey.BROKER_HEARTBEAT, self.reports)
 
     def judge(self, state: MetadataFold, record: Message) -> None:
         """Check a decision of a controller: a committed record, and the state before it. Raises `SafetyViolation`."""
-        if self._has_begun:
+        if self._judges_decisions:
             self.heartbeats.judge(state, record)
+            self.reports.judge(state, record)
 
     def look(self, hosted: Sequence[Hosted]) -> None:
         """Check the replicas that may become leader, in the partitions that have changed. Raises `SafetyViolation`."""
         if self._has_begun:
             self.eligible.look(hosted)
-            self.heartbeats.look(hosted)
+        self.heartbeats.look(hosted)
 
     def look_at_all(self, hosted: Sequence[Hosted]) -> None:
         """Check the replicas that may become leader, in all partitions. Raises `SafetyViolation`."""
         if self._has_begun:
             self.eligible.look_at_all(hosted)
-            self.heartbeats.look_at_all(hosted)
+        self.heartbeats.look_at_all(hosted)
 
     def statistics(self) -> dict[str, int]:
         return {
@@ -95,5 +104,7 @@ class GivenAnswers:
             "blocks": self.blocks.seen,
             "unfenced": self.heartbeats.unfenced_seen,
             "fenced": self.heartbeats.fenced_seen,
+            "log reports": self.reports.reports_seen,
+            "elections by reports": self.reports.elections_seen,
             "offline directories": self.heartbeats.offline_seen,
         }

@@ -1,0 +1,171 @@
+"""Unclean recovery: a report that its log denies is noticed, and so is a winner that was not the best."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from odradek.metadata_quorum.features import REPLICA_LOG_INFO
+from odradek.wire.batches.batch_header import HEADER
+from odradek.wire.messages import metadata_records as wire
+from odradek.wire.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    PartitionLogInfo,
+    TopicPartitionLogInfo,
+)
+from odradek.wire.structure import Message
+from sim.checks.answers.heard_heartbeats import HeardHeartbeats
+from sim.checks.answers.log_reports import LogReports
+from sim.checks.folds.metadata_fold import MetadataFold
+from sim.checks.watched import Processes
+from sim.checks.wiretap import Exchange
+from sim.history import SafetyViolation
+from sim.machine.network import SimConn
+
+TOPIC = bytes([1]) * 16
+DIRS = {number: bytes([10 + number]) * 16 for number in (1, 2, 3)}
+LEADER_EPOCH = 7
+
+
+def registrations(high: int) -> list[Message]:
+    """Register a controller and three active brokers, whose epochs are their ids."""
+    brokers = [
+        wire.RegisterBrokerRecord(
+            broker_id=number,
+            broker_epoch=number,
+            incarnation_id=directory,
+            log_dirs=[directory],
+            features=[wire.BrokerFeature(REPLICA_LOG_INFO, 0, high)],
+            fenced=False,
+        )
+        for number, directory in DIRS.items()
+    ]
+    controller = wire.RegisterControllerRecord(
+        controller_id=9, incarnation_id=TOPIC, features=[wire.ControllerFeature(REPLICA_LOG_INFO, 0, high)]
+    )
+    return [*brokers, controller]
+
+
+class Stage:
+    """A partition without candidates on three brokers, and a controller that leads since 0 s."""
+
+    def __init__(self, *, high: int = 1, isr: tuple[int, ...] = ()) -> None:
+        self.image = SimpleNamespace(leader=-1)
+        self.log = SimpleNamespace(
+            offline=False, is_closed=False, topic="one", partition=0, directory=SimpleNamespace(path="one-0")
+        )
+        partition = SimpleNamespace(log=self.log, image=self.image, leader_epoch=LEADER_EPOCH)
+        node = SimpleNamespace(
+            broker=SimpleNamespace(hosted=SimpleNamespace(partition=lambda topic, index: partition))
+        )
+        world = SimpleNamespace(now=1.0, machine=lambda name: SimpleNamespace(disk=None))
+        processes = SimpleNamespace(world=world, at=lambda conn: (SimpleNamespace(name="node-1"), node))
+        reign = SimpleNamespace(member=SimpleNamespace(name="node-9"), since=0.0)
+        heartbeats = SimpleNamespace(reign=lambda epoch, broker_id: reign)
+        self.check = LogReports(cast("Processes", processes), cast("HeardHeartbeats", heartbeats))
+        self.store(5, 100)
+        self.fold = MetadataFold(self.check.judge)
+        leaderless = wire.PartitionRecord(
+            0, TOPIC, [1, 2, 3], list(isr), [], [], -1, 0, LEADER_EPOCH, 0, list(DIRS.values()), [], []
+        )
+        self.commit(*registrations(high), wire.TopicRecord("one", TOPIC), leaderless)
+
+    def store(self, epoch: int, end_offset: int) -> None:
+        """Let the log on each disk end here."""
+        header = HEADER.pack(
+            *(epoch if place == 2 else 0 for place in range(len(HEADER.unpack(bytes(HEADER.size)))))
+        )
+        walk = SimpleNamespace(next_offset=end_offset, last_header=header)
+        stored: Any = SimpleNamespace(segments=lambda disk, path: [(0, None)], walk=lambda inode: walk)
+        self.check._stored = stored
+
+    def commit(self, *records: Message) -> None:
+        self.fold.take(self.fold.offset + len(records), 1, records)
+
+    def report(
+        self, broker_id: int, epoch: int, end: int, *, life: int | None = None, is_heard: bool = True
+    ) -> None:
+        """Send a broker's report of a log that its disk has."""
+        self.store(epoch, end)
+        self.say(broker_id, epoch, end, broker_id if life is None else life, is_heard=is_heard)
+
+    def say(self, broker_id: int, epoch: int, end: int, life: int, *, is_heard: bool = True) -> None:
+        info = PartitionLogInfo(0, epoch, LEADER_EPOCH, end, 0)
+        request = BrokerHeartbeatRequest(
+            broker_id, life, 99, topic_partition_log_info_list=[TopicPartitionLogInfo(TOPIC, [info])]
+        )
+        conn = SimpleNamespace(peer_name="node-9")
+        exchange = Exchange(cast("SimConn", conn), 63, 2, request)
+        assert self.check.asked(exchange)
+        if is_heard:
+            self.check.answered(exchange, BrokerHeartbeatResponse(0, 0))
+
+    def elect(self, leader: int) -> None:
+        self.commit(
+            wire.PartitionChangeRecord(0, TOPIC, isr=[leader], leader=leader, leader_recovery_state=1)
+        )
+
+
+def test_a_true_report() -> None:
+    """A report with the epoch of the last batch and its end is accepted."""
+    stage = Stage()
+    stage.say(1, 5, 100, 1)
+    assert stage.check.reports_seen == 1
+
+
+@pytest.mark.parametrize(("epoch", "end"), [(6, 100), (5, 101)])
+def test_a_report_that_the_log_denies(epoch: int, end: int) -> None:
+    """Another epoch or another end than that of the last batch is noticed."""
+    with pytest.raises(SafetyViolation, match="its bytes end at 100 in epoch 5"):
+        Stage().say(1, epoch, end, 1)
+
+
+def test_a_report_that_was_late() -> None:
+    """A report is left out when a replica leads again, since the log may have changed."""
+    stage = Stage()
+    stage.image.leader = 2
+    stage.say(1, 6, 100, 1)
+    assert stage.check.reports_seen == 0
+
+
+def test_the_best_report_wins() -> None:
+    """A newer epoch wins over a longer log, and a longer log in the same epoch."""
+    stage = Stage()
+    stage.report(1, 5, 100)
+    stage.report(2, 6, 90)
+    stage.report(3, 6, 95, is_heard=False)
+    stage.elect(3)
+    assert stage.check.elections_seen == 1
+
+
+@pytest.mark.parametrize(("leader", "epoch", "end"), [(1, 4, 200), (1, 5, 99)])
+def test_a_winner_that_is_not_the_best(leader: int, epoch: int, end: int) -> None:
+    """A winner with an older epoch or a shorter log is noticed."""
+    stage = Stage()
+    stage.report(2, 5, 100)
+    stage.report(leader, epoch, end)
+    with pytest.raises(SafetyViolation, match=r"elects 1 .* broker 2 has"):
+        stage.elect(leader)
+
+
+def test_a_winner_by_the_report_of_an_earlier_life() -> None:
+    """A report of an earlier registration does not count for its broker."""
+    stage = Stage()
+    stage.report(2, 5, 100)
+    stage.report(1, 6, 200, life=0)
+    with pytest.raises(SafetyViolation, match=r"elects 1 .* in its epoch 1, and broker 2 has"):
+        stage.elect(1)
+
+
+@pytest.mark.parametrize("reason", ["earlier life", "fenced", "not heard", "not known", "a candidate"])
+def test_better_reports_that_do_not_count(reason: str) -> None:
+    """A better report is left out if its broker or the cluster has changed, or the controller has yet to answer it."""
+    stage = Stage(high=0 if reason == "not known" else 1, isr=(1,) if reason == "a candidate" else ())
+    stage.report(1, 4, 50)
+    stage.report(2, 5, 100, life=0 if reason == "earlier life" else 2, is_heard=reason != "not heard")
+    if reason == "fenced":
+        stage.commit(wire.FenceBrokerRecord(2, 2))
+    stage.elect(1)
