@@ -107,7 +107,8 @@ def _untold(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -
         known = before.topics_by_id.get(now.topic_id)
         told = delta.changed_topics.get(name, ())
         for number in _changed({} if known is None else known.partitions, now.partitions):
-            if number not in told:
+            # Partitions are only added. But in an exchange of two images, the later image may lack some.
+            if number in now.partitions and number not in told:
                 yield f"partition {name}-{number}"
 
 

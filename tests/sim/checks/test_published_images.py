@@ -139,3 +139,13 @@ def test_a_snapshot_of_a_later_image() -> None:
     image, delta = built(*LATER, wire.RemoveTopicRecord(TOPIC), after=before)
     check.published("node-1", image, delta)
     assert check.jumps_seen == 1
+
+
+def test_a_topic_that_gets_more_partitions() -> None:
+    """An added partition is no removal when the images are exchanged, since topics keep their partitions."""
+    check = PublishedImages(1)
+    before, _ = built(*RECORDS)
+    check.begin("node-1", before)
+    added = wire.PartitionRecord(1, TOPIC, [1, 2], [1], [], [], 1, 0, 0, 0, DIRS, [], [])
+    check.published("node-1", *built(added, after=before))
+    assert check.jumps_seen == 1
