@@ -105,6 +105,7 @@ class GivenAnswers:
             "unfenced": self.heartbeats.unfenced_seen,
             "fenced": self.heartbeats.fenced_seen,
             "log reports": self.reports.reports_seen,
+            "elections rehearsed": self.reports.rehearsals_seen,
             "elections by reports": self.reports.elections_seen,
             "offline directories": self.heartbeats.offline_seen,
         }

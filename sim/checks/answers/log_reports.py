@@ -6,6 +6,8 @@
    report counts if the controller has answered it, and if the broker still has the same registration and may lead. The
    better report has the higher epoch, or the higher end with the same epoch. The winner has sent a report, too.
 
+3. Now and then an election is rehearsed when a report is answered (`sim.checks.derived.rehearsed_elections`).
+
 A replica is left out if all its records were deleted, since only batches have the epoch. A node sends itself no messages,
 so a winner on the controller's own node is left out, too. Rule 2 needs nodes that all know these reports.
 """
@@ -13,6 +15,7 @@ so a winner on the controller's own node is left out, too. Rule 2 needs nodes th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 
 import attrs
 
@@ -27,6 +30,7 @@ from odradek.wire.messages.broker_heartbeat import (
 from odradek.wire.structure import Message
 from odradek.wire.topic_partition import TopicIdPartition
 from sim.checks.answers.heard_heartbeats import HeardHeartbeats, Reign
+from sim.checks.derived.rehearsed_elections import rehearse_election
 from sim.checks.folds.metadata_fold import BrokerFold, MetadataFold, PartitionFold
 from sim.checks.stored_logs import StoredLogs
 from sim.checks.watched import Processes, partition_name
@@ -36,6 +40,8 @@ from sim.history import SafetyViolation
 __all__ = ["LogReports"]
 
 NOBODY = -1
+REHEARSED = 0.5
+"""The probability that an election is rehearsed when a heartbeat with reports is answered."""
 
 
 @attrs.frozen
@@ -67,7 +73,8 @@ class LogReports:
         self._stored = StoredLogs(is_durable=False)
         self._sent: _Reports = {}
         self._heard: _Reports = {}
-        self.reports_seen = self.elections_seen = 0
+        self._random = Random(f"{processes.world.seed}/log reports")
+        self.reports_seen = self.elections_seen = self.rehearsals_seen = 0
 
     # --- heartbeats
 
@@ -98,13 +105,18 @@ class LogReports:
         return True
 
     def answered(self, exchange: Exchange, answer: BrokerHeartbeatResponse) -> None:
-        """Record that a controller has these reports."""
+        """Record that a controller has these reports. Rehearse some elections. Raises `SafetyViolation`."""
         if answer.error_code:
             return
         reports: dict[TopicIdPartition, Report] = exchange.memo
         place = (exchange.conn.peer_name, exchange.request.broker_id)
         for key, report in reports.items():
             self._heard.setdefault(key, {})[place] = report
+        found = self._processes.at(exchange.conn.peer)
+        metadata = None if found is None else found[1].metadata
+        if reports and metadata is not None and self._random.random() < REHEARSED:
+            key = self._random.choice(list(reports))
+            self.rehearsals_seen += rehearse_election(metadata.committed_image, key, self._random)
 
     def _compare(self, exchange: Exchange, key: TopicIdPartition, info: PartitionLogInfo) -> None:
         found = self._processes.at(exchange.conn)

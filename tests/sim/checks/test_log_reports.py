@@ -61,8 +61,9 @@ class Stage:
         node = SimpleNamespace(
             broker=SimpleNamespace(hosted=SimpleNamespace(partition=lambda topic, index: partition))
         )
-        world = SimpleNamespace(now=1.0, machine=lambda name: SimpleNamespace(disk=None))
-        processes = SimpleNamespace(world=world, at=lambda conn: (SimpleNamespace(name="node-1"), node))
+        world = SimpleNamespace(now=1.0, seed=1, machine=lambda name: SimpleNamespace(disk=None))
+        member = SimpleNamespace(name="node-1")
+        processes = SimpleNamespace(world=world, at=lambda conn: None if conn is None else (member, node))
         reign = SimpleNamespace(member=SimpleNamespace(name="node-9"), since=0.0)
         heartbeats = SimpleNamespace(reign=lambda epoch, broker_id: reign)
         self.check = LogReports(cast("Processes", processes), cast("HeardHeartbeats", heartbeats))
@@ -97,7 +98,7 @@ class Stage:
         request = BrokerHeartbeatRequest(
             broker_id, life, 99, topic_partition_log_info_list=[TopicPartitionLogInfo(TOPIC, [info])]
         )
-        conn = SimpleNamespace(peer_name="node-9")
+        conn = SimpleNamespace(peer_name="node-9", peer=None)
         exchange = Exchange(cast("SimConn", conn), 63, 2, request)
         assert self.check.asked(exchange)
         if is_heard:
