@@ -36,6 +36,7 @@ class GivenAnswers:
     """All checks of answers, and the check of replicas that may become leader."""
 
     def __init__(self, processes: Processes, found: FoundDead) -> None:
+        self._processes = processes
         self.newest = NewestMetadata(processes)
         self.replicas = ReplicaBytes(processes, self.newest)
         self.held = HeldRecords(processes, self.newest, self.replicas)
@@ -66,8 +67,10 @@ class GivenAnswers:
         self.begin_decisions(tap)
 
     def begin_decisions(self, tap: Wiretap) -> None:
-        """Start only the checks of controllers' decisions. Call this before a broker starts."""
-        self._judges_decisions = True
+        """Start only the checks of controllers' decisions. Call this before a broker starts. Do not judge decisions if the tap
+        hears no messages.
+        """
+        self._judges_decisions = self._processes.world.fabric.on_sent is not None
         tap.listen(ApiKey.ALLOCATE_PRODUCER_IDS, self.blocks)
         tap.listen(ApiKey.BROKER_HEARTBEAT, self.heartbeats)
         tap.listen(ApiKey.BROKER_HEARTBEAT, self.reports)
