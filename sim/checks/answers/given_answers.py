@@ -67,8 +67,8 @@ class GivenAnswers:
         self.begin_decisions(tap)
 
     def begin_decisions(self, tap: Wiretap) -> None:
-        """Start only the checks of controllers' decisions. Call this before a broker starts. Do not judge decisions if the tap
-        hears no messages.
+        """Start only the checks of controllers' decisions. Call this before a broker starts. Judge decisions only if the tap
+        hears messages.
         """
         self._judges_decisions = self._processes.world.fabric.on_sent is not None
         tap.listen(ApiKey.ALLOCATE_PRODUCER_IDS, self.blocks)
