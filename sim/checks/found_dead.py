@@ -33,6 +33,8 @@ class FoundDead:
         self._cluster = cluster
         self.right = self.wrong = 0
         """How many fenced processes had ended, and how many were alive."""
+        self.found: set[tuple[int, int]] = set()
+        """The (id, epoch) of each broker that was found dead or silent."""
         self.silent = self.silent_alive = 0
         """How many brokers were fenced because two voices had not heard them, and how many of these were alive."""
 
@@ -44,6 +46,7 @@ class FoundDead:
 
     def found_dead(self, controller: Member, broker_id: int, broker_epoch: int) -> None:
         """Count a broker that a controller has found dead, and fail the run if it was alive without a reason."""
+        self.found.add((broker_id, broker_epoch))
         broker = self._broker(broker_id)
         if not self._is_alive(broker, broker_epoch):
             self.right += 1
@@ -59,6 +62,7 @@ class FoundDead:
 
     def found_silent(self, broker_id: int, broker_epoch: int) -> None:
         """Count a broker that two voices have not heard."""
+        self.found.add((broker_id, broker_epoch))
         self.silent += 1
         self.silent_alive += self._is_alive(self._broker(broker_id), broker_epoch)
 

@@ -139,10 +139,12 @@ class Watch:
         self.served_records = ServedRecords(processes)
         self.served_offsets = ServedOffsets(processes)
         self.promises = Promises(processes)
-        self.answers = GivenAnswers(processes)
+        self.found_dead = FoundDead(cluster)
+        self.answers = GivenAnswers(processes, self.found_dead)
         self.stored_marks = StoredMarks(processes)
         self.min_isr = MinIsr(processes)
         self.metadata_replay = MetadataReplay(processes)
+        self.metadata_replay.judges.append(self.answers.judge)
         self.published = PublishedImages(processes.world.seed)
         self.derived_state = DerivedState(processes)
         self.transactions = TransactionStates(processes)
@@ -165,7 +167,6 @@ class Watch:
         if cluster.shape.guarded:
             self.checks += (self.access,)
         self.availability = Availability(processes)
-        self.found_dead = FoundDead(cluster)
         self.told_offsets = ToldOffsets(processes)
         self.fenced_members = FencedMembers(processes)
         self.tap = self._tapped()
@@ -263,6 +264,7 @@ class Watch:
         if isinstance(quorum.core.role, Leader):
             epoch = quorum.core.role.epoch
             self.quorum_leaders.see(epoch, (member.name, quorum.settings.me), f"epoch {epoch}")
+            self.answers.heartbeats.lead(epoch, member, seen.node)
         high_watermark = quorum.decisions.high_watermark
         self.high_watermarks.see(
             member.name, seen.node, high_watermark, f"of the metadata log on {member.name}"

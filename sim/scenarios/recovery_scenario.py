@@ -123,6 +123,7 @@ class RecoveryScenario:
         cluster, load = self.cluster, self._loads[0]
         cluster.format()
         self._watch.begin()
+        self._watch.answers.begin_decisions(self._watch.tap)
         for member in cluster.members:
             member.launch()
         await self._must_be_whole("after the first start", START_SECONDS_MAX)
@@ -324,6 +325,7 @@ class RecoveryScenario:
         """Start the nodes of a recovered quorum, one after the other."""
         self._watch = Watch(self.cluster)
         self._watch.begin()
+        self._watch.answers.begin_decisions(self._watch.tap)
         self.world.spawn(self._operator.settle, recovered)
         for member in self._random.sample(list(members), len(members)):
             # Check before each launch: a partition with a replica on a node must have no leader before that node is

@@ -1,8 +1,8 @@
 """Check of changes to topics: a broker that confirms a change to a client answers by that change from then on. PURE.
 
 The broker sends the change to the controller, and waits until its own metadata image has it, for at most half a second. A
-client that asks the same broker next must see its own change. The check compares the broker's image with the newest image
-of all nodes: what the newest image has of the change, the broker's image must have too.
+client that asks the same broker next must see its own change. So the broker's image must have what the newest image of all
+nodes has of the change.
 
 A request is left out if its answer took as long as the broker may wait, or as long as the client's own timeout. Topics are
 compared by their ids, which old versions of the answers lack.

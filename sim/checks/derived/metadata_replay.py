@@ -26,6 +26,7 @@ from odradek.wire.batches.batch_header import HEADER, SIZE_PREFIX
 from odradek.wire.messages.control_records import VotersRecord
 from odradek.wire.structure import Message
 from sim.checks.folds.decision_laws import judge_decision
+from sim.checks.folds.eligible_law import EligibleLaw
 from sim.checks.folds.metadata_difference import metadata_difference
 from sim.checks.folds.metadata_fold import Judge, MetadataFold, Touched
 from sim.checks.stored_logs import StoredLogs
@@ -55,7 +56,10 @@ class MetadataReplay:
         self._random = Random(f"{processes.world.seed}/metadata replay")
         self._stored = StoredLogs(is_durable=False)
         self._decoded: dict[tuple[int, int, int], _Batch] = {}
-        self.newest = MetadataFold(judge_decision)
+        self.eligible = EligibleLaw()
+        self.judges: list[Judge] = [judge_decision, self.eligible.judge]
+        """The checks of each committed record."""
+        self.newest = MetadataFold(self._judge)
         """The model of the committed log, up to the newest image that any node has published."""
         self._judged: set[tuple[str, str]] = set()
         """The (machine, file name) of each snapshot that was already checked."""
@@ -90,7 +94,7 @@ class MetadataReplay:
         if not self._go_on(*self._place(member), self.newest, image.offset, self):
             # The node's log starts at a snapshot beyond the end of the model, so a new model is built from that
             # snapshot.
-            fold = self.replay(member, image, judge_decision)
+            fold = self.replay(member, image, self._judge)
             if fold is None:
                 return
             self.newest = fold
@@ -99,6 +103,10 @@ class MetadataReplay:
             touched, self.newest.touched = self.newest.touched, Touched()
             self.images_seen += 1
             _compare(member, self.newest, image, touched)
+
+    def _judge(self, state: MetadataFold, record: Message) -> None:
+        for judge in self.judges:
+            judge(state, record)
 
     def fold_at(self, offset: int) -> MetadataFold | None:
         """Return the model if it ends at this offset; otherwise None."""

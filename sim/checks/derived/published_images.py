@@ -4,8 +4,11 @@
    So the check needs no snapshot at the right moment.
 2. The delta that comes with an image names each entry in which the image differs from the one before. A node that has
    loaded a leader's snapshot gets many changes at once, among them removals without a record.
+3. The product's own comparison of two images names each difference, as if a snapshot had been loaded. Each node's image
+   is compared with an image that is tens of offsets older. Both are exchanged, too, so each addition is also a removal.
 
-An image is checked with the probability `SHARE`, and always if it is `JUMP` offsets or more behind the one before.
+An image is checked with the probability `SHARE`, and always if it is `JUMP` offsets or more behind the one before. The
+older image is replaced when it is `REACH` offsets behind.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import TypeVar
 
 from odradek.metadata_quorum.image.image_records import records_of
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.metadata_quorum.replica.publisher import difference
 from sim.checks.folds.metadata_difference import metadata_difference
 from sim.checks.folds.metadata_fold import MetadataFold
 from sim.history import SafetyViolation
@@ -27,6 +31,7 @@ K = TypeVar("K")
 
 SHARE = 0.05
 JUMP = 25
+REACH = 60
 
 
 class PublishedImages:
@@ -35,11 +40,12 @@ class PublishedImages:
     def __init__(self, seed: int) -> None:
         self._random = Random(f"{seed}/published images")
         self._before: dict[str, MetadataImage] = {}
-        self.images_seen = 0
+        self._older: dict[str, MetadataImage] = {}
+        self.images_seen = self.jumps_seen = 0
 
     def begin(self, node: str, image: MetadataImage) -> None:
         """Note the image of a process that has just started."""
-        self._before[node] = image
+        self._before[node] = self._older[node] = image
 
     def published(self, node: str, image: MetadataImage, delta: MetadataDelta) -> None:
         """Check an image that a node publishes, and what it says of the changes. Raises `SafetyViolation`."""
@@ -58,6 +64,20 @@ class PublishedImages:
             raise SafetyViolation(
                 f"published images: {node} went from offset {before.offset} to {image.offset}, and tells nobody of {each}"
             )
+        self._jump(node, image)
+
+    def _jump(self, node: str, image: MetadataImage) -> None:
+        """Check the changes that a node would publish if a snapshot took it from an older image to this one, or back."""
+        older = self._older[node]
+        self.jumps_seen += 1
+        for start, end in ((older, image), (image, older)):
+            for each in _untold(start, end, difference(start, end)):
+                raise SafetyViolation(
+                    f"published images: a snapshot takes {node} from offset {start.offset} to {end.offset}, "
+                    f"and would tell nobody of {each}"
+                )
+        if image.offset - older.offset >= REACH:
+            self._older[node] = image
 
 
 def _untold(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> Iterator[str]:
@@ -87,7 +107,8 @@ def _untold(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -
         known = before.topics_by_id.get(now.topic_id)
         told = delta.changed_topics.get(name, ())
         for number in _changed({} if known is None else known.partitions, now.partitions):
-            if number not in told:
+            # Partitions are only added. But in an exchange of two images, the later image may lack some.
+            if number in now.partitions and number not in told:
                 yield f"partition {name}-{number}"
 
 

@@ -34,6 +34,10 @@ FUNCTIONS = {
         "records_of",
     ): "what a node would write as a snapshot is itself compared",
     (
+        "odradek.metadata_quorum.replica.publisher",
+        "difference",
+    ): "the changes that a node publishes when it loads a snapshot are themselves compared",
+    (
         "odradek.security.salt_forms",
         "form_of",
     ): "counts of forms are compared, and a form is a class of salts",

@@ -8,6 +8,7 @@ import pytest
 from odradek.metadata_quorum.image.image_builder import ImageBuilder
 from odradek.metadata_quorum.image.image_records import records_of
 from odradek.metadata_quorum.image.metadata_image import MetadataDelta, MetadataImage
+from odradek.metadata_quorum.replica.publisher import difference
 from odradek.wire.messages import metadata_records as wire
 from odradek.wire.structure import Message
 from sim.checks.derived import published_images
@@ -101,3 +102,51 @@ def test_a_delta_that_leaves_out_a_change(field: str, complaint: str) -> None:
     hidden = attrs.evolve(delta, **{field: getattr(MetadataDelta(), field)})
     with pytest.raises(SafetyViolation, match=complaint):
         check.published("node-1", image, hidden)
+
+
+@pytest.mark.parametrize(
+    ("field", "complaint"),
+    [
+        ("changed_acls", "the rule"),
+        ("changed_configs", "the configuration of"),
+        ("changed_quotas", "the quota"),
+        ("deleted_topics", "the deletion of topic"),
+        ("changed_brokers", "broker 1"),
+    ],
+)
+def test_a_snapshot_that_would_hide_a_change(
+    field: str, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison of two images that leaves out changes is noticed, although no snapshot was loaded."""
+    compared = difference
+    check = PublishedImages(1)
+    before, _ = built(*RECORDS)
+    check.begin("node-1", before)
+    image, delta = built(*LATER, wire.RemoveTopicRecord(TOPIC), after=before)
+    monkeypatch.setattr(
+        published_images,
+        "difference",
+        lambda start, end: attrs.evolve(compared(start, end), **{field: getattr(MetadataDelta(), field)}),
+    )
+    with pytest.raises(SafetyViolation, match=f"a snapshot takes.*{complaint}"):
+        check.published("node-1", image, delta)
+
+
+def test_a_snapshot_of_a_later_image() -> None:
+    """Nothing is said against a true comparison; the older image stays until it is far behind."""
+    check = PublishedImages(1)
+    before, _ = built(*RECORDS)
+    check.begin("node-1", before)
+    image, delta = built(*LATER, wire.RemoveTopicRecord(TOPIC), after=before)
+    check.published("node-1", image, delta)
+    assert check.jumps_seen == 1
+
+
+def test_a_topic_that_gets_more_partitions() -> None:
+    """An added partition is no removal when the images are exchanged, since topics keep their partitions."""
+    check = PublishedImages(1)
+    before, _ = built(*RECORDS)
+    check.begin("node-1", before)
+    added = wire.PartitionRecord(1, TOPIC, [1, 2], [1], [], [], 1, 0, 0, 0, DIRS, [], [])
+    check.published("node-1", *built(added, after=before))
+    assert check.jumps_seen == 1
