@@ -42,8 +42,10 @@ from sim.checks.availability import Availability
 from sim.checks.derived.derived_state import DerivedState
 from sim.checks.derived.group_states import GroupStates
 from sim.checks.derived.image_caches import ImageCaches
+from sim.checks.derived.known_followers import KnownFollowers
 from sim.checks.derived.metadata_replay import MetadataReplay
 from sim.checks.derived.published_images import PublishedImages
+from sim.checks.derived.replica_states import ReplicaStates
 from sim.checks.derived.transactions import TransactionStates
 from sim.checks.found_dead import FoundDead
 from sim.checks.groups.fenced_members import FencedMembers
@@ -149,6 +151,8 @@ class Watch:
         self.derived_state = DerivedState(processes)
         self.transactions = TransactionStates(processes)
         self.group_states = GroupStates(processes)
+        self.replica_states = ReplicaStates()
+        self.known_followers = KnownFollowers()
         self.image_caches = ImageCaches(processes, self.metadata_replay)
         self.checks: tuple[Check, ...] = (
             self.served_records,
@@ -161,6 +165,8 @@ class Watch:
             self.derived_state,
             self.transactions,
             self.group_states,
+            self.replica_states,
+            self.known_followers,
             self.image_caches,
         )
         self.access = Access(processes, cluster.shape.session_ms)

@@ -21,6 +21,7 @@ import attrs
 
 from odradek.client.admin import NewTopic
 from odradek.env.ports import Event
+from sim.checks.derived.agreement import check_agreement
 from sim.checks.derived.transactions import still_open
 from sim.checks.quorum_watch import watch_quorum
 from sim.checks.watch import Watch
@@ -344,13 +345,14 @@ class ClusterScenario:
             await self.world.sleep(1.0)
 
     async def _replicas_must_be_equal(self) -> None:
-        """Wait until all replicas of each partition are equal, and all metadata logs are equal. Raises
-        `SafetyViolation` if they still differ after `QUIET_SECONDS_MAX`.
+        """Wait until all metadata logs are equal, and all replicas of each partition, in their bytes and in the state
+        that they have derived. Raises `SafetyViolation` if they still differ after `QUIET_SECONDS_MAX`.
         """
         deadline = self.world.now + QUIET_SECONDS_MAX
         while True:
             try:
                 self._check_disks()
+                check_agreement(self.watch.processes.hosted())
                 return
             except SafetyViolation:
                 if self.world.now >= deadline:

@@ -89,14 +89,23 @@ def first_difference(
     """Compare a log's data with the records that it should have. Return the first difference, or an empty text.
     Records at the offsets `removable` may be missing.
     """
-    there = {
-        found.offset: found
-        for header, batch in _read_all(log)
-        if not header.is_control
-        for found in _records(header, batch)
-        if found.offset >= start_offset
-    }
+    there, markers = dict[int, Found](), dict[int, tuple[int, int, bool | None]]()
+    for header, data in _read_all(log):
+        if not header.is_control:
+            there.update(
+                (each.offset, each) for each in _records(header, data) if each.offset >= start_offset
+            )
+        elif header.base_offset >= start_offset:
+            marker = parse_marker(data)
+            aborts = None if marker is None else marker.is_abort
+            markers[header.base_offset] = (header.partition_leader_epoch, header.producer_id, aborts)
     for batch in batches:
+        if batch.commits is not None and batch.base_offset in markers:
+            # The cleaner removes the record of an old marker, and keeps the batch of a producer's last marker.
+            epoch, number, aborts = markers.pop(batch.base_offset)
+            is_here = (epoch, number) == (batch.epoch, batch.producer_id)
+            if not is_here or aborts not in (None, not batch.commits):
+                return f"{batch} is stored in epoch {epoch} for producer {number}, aborts: {aborts}"
         for record in batch.records:
             if record.offset < start_offset:
                 continue
@@ -106,7 +115,8 @@ def first_difference(
                     return f"{record} is lost"
             elif found != Found(record.offset, record.timestamp_ms, record.key, record.value, batch.epoch):
                 return f"{record} of epoch {batch.epoch} is stored as {found}"
-    return f"{next(iter(there.values()))} was never written" if there else ""
+    strangers = [*there.values(), *markers.items()]
+    return f"{strangers[0]} was never written" if strangers else ""
 
 
 def check_cleaned(log: PartitionLog, model: LogModel) -> None:

@@ -18,12 +18,15 @@ from odradek.data_plane.log.cleaning.plan import plan_log
 from odradek.data_plane.log.cleaning.record_loop import RecordLoop
 from odradek.data_plane.log.directory.log_dir import LogDir, LogDirContext
 from odradek.data_plane.log.log_config import LogConfig
+from odradek.data_plane.log.log_types import METADATA_FILE_NAME
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.log.parts.cleaned_segment import CleaningAborted
 from odradek.data_plane.log.parts.cleaning_state import PassReport
+from odradek.data_plane.log.segments.file_names import LOG_SUFFIX, file_name
 from odradek.env.agreed_clock import AgreedClock
 from odradek.env.ports import FileClosed, Scope
 from odradek.metadata_quorum.replica.meta_properties import META_PROPERTIES, MetaProperties
+from odradek.wire.batches.batch_header import iter_batches
 from sim.alone.replication_broker import START_MS, TOPIC_ID
 from sim.history import SafetyViolation
 from sim.machine.disk import Keep, SimDisk
@@ -37,6 +40,8 @@ ROOT = "data"
 BROKER_EPOCH = 7
 EXPIRATION_MS = 60_000
 RETENTION_CHECK_MS = 1000
+NEWEST = 3
+"""A disk damages one of so many newest batches."""
 IO_BYTES = 256
 """The bytes that a cleaning pass reads at once. Records are small, so each pass reads many times."""
 
@@ -50,14 +55,15 @@ class _Unending:
 class _Clock:
     """`odradek.env.ports.Clock` with the schedule's time."""
 
-    def __init__(self) -> None:
+    def __init__(self, start_ms: int) -> None:
         self.now_ms = 10_000
+        self._start_ms = start_ms
 
     def monotonic(self) -> float:
         return self.now_ms / 1000
 
     def wall_ms(self) -> int:
-        return START_MS + self.now_ms
+        return self._start_ms + self.now_ms
 
     async def sleep_until(self, deadline: float) -> None:
         self.now_ms = max(self.now_ms, round(deadline * 1000))
@@ -111,9 +117,15 @@ class LogHost:
     """A log directory on its disk, and the process that has it open."""
 
     def __init__(
-        self, random: Random, configs: dict[str, LogConfig], dedupe_bytes: int, between: Callable[[], None]
+        self,
+        random: Random,
+        configs: dict[str, LogConfig],
+        dedupe_bytes: int,
+        between: Callable[[], None],
+        start_ms: int = START_MS,
     ) -> None:
-        self.clock = _Clock()
+        """Make the disk with an empty directory. `start_ms` is the wall clock's time when the machine started."""
+        self.clock = _Clock(start_ms)
         self.disk = SimDisk(Random(f"{random.random()}"), wall_ms=self.clock.wall_ms)
         self.configs = configs
         self.notes = _Notes()
@@ -187,6 +199,24 @@ class LogHost:
         self.disk.forget_faults()
         self.disk.capacity_bytes = None
         self.disk.crash(keep)
+
+    # --- a damaged disk
+
+    def hide_id(self, topic: str) -> Callable[[], None]:
+        """Overwrite the file with the topic id of a log, while no process runs. Return a function that restores it."""
+        directory = f"{ROOT}/{topic}-0"
+        before = self.disk.peek(directory)[METADATA_FILE_NAME]
+        path = f"{directory}/{METADATA_FILE_NAME}"
+        self.disk.rewrite(path, bytes(len(before)))
+        return lambda: self.disk.rewrite(path, before)
+
+    def damage(self, log: PartitionLog, random: Random) -> int:
+        """Change the last byte of one of a log's newest batches, while no process runs. Return the batch's offset."""
+        name = file_name(log.active.base_offset, LOG_SUFFIX)
+        batches = list(iter_batches(self.disk.peek(log.directory.path)[name]))
+        position, header = random.choice(batches[-NEWEST:])
+        self.disk.corrupt(f"{log.directory.path}/{name}", position + header.size - 1)
+        return header.base_offset
 
     def _check_served(self) -> None:
         reason = self.log_dir.offline_reason

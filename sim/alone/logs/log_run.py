@@ -44,7 +44,7 @@ class LogRun:
 
     def __init__(self, host: LogHost, topic: str, random: Random) -> None:
         self._host = host
-        self._topic = topic
+        self.topic = topic
         self._random = random
         self.config = host.configs[topic]
         self.model = LogModel()
@@ -52,13 +52,17 @@ class LogRun:
         self.is_open = False
         self.written = 0
         self._epoch = 0
+        self._refused_epochs: dict[int, int] = {}
+        """The epoch of each producer's last batch that a full disk has refused. A producer never goes back to an
+        earlier epoch.
+        """
         self._pending: Batch | None = None
         """The batch whose append is under way."""
         self._before_cut: list[Batch] | None = None
         """The batches before the truncation that is under way."""
         self._stored_start = 0
         self._durable = 0
-        self._lost_power = False
+        self._lost_power = self._is_damaged = False
         self._was_clean = True
         self._kept: KeptSegments | None = None
 
@@ -70,7 +74,7 @@ class LogRun:
 
     def open(self) -> None:
         """Take the log of a process that has just started."""
-        self.log = self._host.log(self._topic)
+        self.log = self._host.log(self.topic)
 
     def died(self, *, power: bool) -> None:
         """Note what the log had promised when its process died."""
@@ -84,6 +88,12 @@ class LogRun:
         if self.model.durable_max is not None:
             self._durable = min(self._durable, self.model.durable_max)
         self._stored_start = self.log.stored_start_offset
+
+    def damaged(self, offset: int) -> None:
+        """Note that the disk has damaged the batch at an offset, after the process has died."""
+        self._is_damaged = True
+        self._durable = min(self._durable, offset)
+        self.model.past.append(list(self.model.batches))
 
     def stopped(self) -> None:
         """Note a clean stop."""
@@ -116,7 +126,7 @@ class LogRun:
         self._pending = self._before_cut = model.durable_max = None
         if self._lost_power or self._was_clean:
             model.past.clear()
-        self._lost_power, self._was_clean = False, True
+        self._lost_power, self._is_damaged, self._was_clean = False, False, True
         self._check_all()
         if self._random.random() < 0.5:
             log.advance_high_watermark(min(model.committed, log.log_end_offset))
@@ -133,7 +143,7 @@ class LogRun:
             states.append(self._before_cut)
         if self._lost_power:
             states += reversed(model.past)
-        elif not self._was_clean and self._pending is None and self._before_cut is None:
+        elif not (self._was_clean or self._is_damaged) and self._pending is None and self._before_cut is None:
             must(
                 end == model.end_offset,
                 f"{self.log} ends at {end} after its process died, not {model.end_offset}",
@@ -229,6 +239,8 @@ class LogRun:
             epoch = 0 if producer is None else producer.epoch
             if producer is not None and producer.open_from < 0 and self._random.random() < 0.1:
                 epoch += 1
+            if producer is not None and producer.open_from < 0:
+                epoch = max(epoch, self._refused_epochs.get(number, 0))
             begins = producer is None or epoch != producer.epoch or not producer.batches
             sequence = 0 if producer is None or begins else producer.last_sequence + 1
             self._take(self._data(number, epoch, sequence))
@@ -353,6 +365,8 @@ class LogRun:
 
     def refused(self) -> None:
         """Called when the disk was full, so that the change under way has changed nothing."""
+        if self._pending is not None:
+            self._refused_epochs[self._pending.producer_id] = self._pending.producer_epoch
         self._pending = self._before_cut = self.model.durable_max = None
 
     # --- other changes

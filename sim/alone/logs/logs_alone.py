@@ -8,6 +8,10 @@ of any call to the disk, and the disk is full for a while.
 `log_model.py` has the batches that should be there. `log_checks.py` compares the log with them: after each step its
 offsets, now and then what readers get, and everything after each start. What a log calls durable outlives a loss of
 power. What it calls stored as its start is its start in the next life.
+
+A disk may damage a new batch of a log, or hide for one process which topic a log belongs to. Then that process leaves
+the log alone, and changes the other log of the directory. A machine may have lost its date, so that its wall clock begins
+in 1970.
 """
 
 from __future__ import annotations
@@ -21,9 +25,11 @@ from odradek.data_plane.log.cleaning.offset_map import SLOT_BYTES
 from odradek.data_plane.log.cleaning_pass import cleanable_end
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.env.ports import DiskRefused
+from odradek.wire.errors import KafkaError
 from sim.alone.logs.log_checks import must
 from sim.alone.logs.log_host import LogHost
 from sim.alone.logs.log_run import LogRun
+from sim.alone.replication_broker import START_MS
 from sim.machine.disk_files import PowerCut
 
 __all__ = ["LogsPlan", "run"]
@@ -53,6 +59,9 @@ _WEIGHTS: Mapping[str, tuple[float, ...]] = {
     "read": (4.0,),
     "times": (2.0,),
 }
+_TROUBLES: Mapping[str, tuple[float, ...]] = {"hide": (0.0, 0.0, 1.0), "damage": (0.0, 0.0, 1.0)}
+LOST_DATE_MS = 40_000
+"""The wall clock of a machine that has lost its date, when its monotonic clock is 0."""
 
 
 @attrs.frozen
@@ -68,6 +77,8 @@ class LogsPlan:
     """The probability that the power is cut during a step."""
     between_probability: float = 0.0
     """The probability that a log changes between two calls of upkeep or of a pass."""
+    start_ms: int = START_MS
+    """The wall clock when the monotonic clock is 0."""
 
     @classmethod
     def draw(cls, random: Random, steps: int = STEPS_DEFAULT) -> LogsPlan:
@@ -97,13 +108,21 @@ class LogsPlan:
             random.choice((0.0, 0.05)),
         )
 
+    def troubled(self, random: Random) -> LogsPlan:
+        """Draw damage to the disk and a lost date. A generator of their own leaves the other draws of a seed alone."""
+        weights = {name: random.choice(choices) for name, choices in _TROUBLES.items()}
+        start_ms = random.choice((START_MS, START_MS, LOST_DATE_MS))
+        return attrs.evolve(self, weights={**self.weights, **weights}, start_ms=start_ms)
+
 
 def run(seed: int, plan: LogsPlan | None = None) -> Mapping[str, int]:
     """Run one schedule, and return counts of its events, each with a name. Raises `SafetyViolation`, and the product's
     exceptions.
     """
     random = Random(f"{seed}/logs")
-    return _Run(LogsPlan.draw(random) if plan is None else plan, random).run()
+    if plan is None:
+        plan = LogsPlan.draw(random).troubled(Random(f"{seed}/logs/troubles"))
+    return _Run(plan, random).run()
 
 
 class _Run:
@@ -113,7 +132,7 @@ class _Run:
         self._plan = plan
         self._random = random
         configs = {PLAIN: plan.plain, KEYED: plan.keyed}
-        self._host = LogHost(random, configs, SLOT_BYTES * plan.map_slots, self._between)
+        self._host = LogHost(random, configs, SLOT_BYTES * plan.map_slots, self._between, plan.start_ms)
         self._logs = {topic: LogRun(self._host, topic, random) for topic in configs}
         self._is_amid = self._is_full = False
         self._was_stopped = False
@@ -213,6 +232,46 @@ class _Run:
         self._was_stopped = True
         self._start()
 
+    def _damage(self) -> None:
+        """End the process after a sync, and damage a new batch of a log."""
+        log = self._log()
+        self._host.disk.crash_at(0)
+        for _ in range(self._random.randint(1, 3)):
+            if self._random.random() < 0.5:
+                log.begin_epoch()
+            log.append()
+        log.log.flush()
+        self._host.log_dir.checkpoints.write_recovery_points()
+        for each in self._logs.values():
+            each.died(power=False)
+        self._host.die("all")
+        log.damaged(self._host.damage(log.log, self._random))
+        self.deaths += 1
+        self._start()
+
+    def _hide(self) -> None:
+        """Run one process that cannot read which topic a log belongs to. It serves only the other log."""
+        hidden, other = self._random.sample(list(self._logs.values()), 2)
+        if not any(segment.size for segment in hidden.log.segments):
+            return
+        host, random = self._host, self._random
+        host.disk.crash_at(0)
+        host.stop()
+        for each in self._logs.values():
+            each.stopped()
+        restore = host.hide_id(hidden.topic)
+        host.start()
+        must(bool(host.log_dir.unreadable), f"{hidden.topic} is served, and its topic is unknown")
+        other.open()
+        other.started()
+        for _ in range(random.randint(1, 8)):
+            random.choice((other.append, other.commit, other.delete, self._look))()
+            other.check()
+        other.died(power=False)
+        host.die("all")
+        restore()
+        self._start()
+
     # --- steps of a log
 
     def _append(self) -> None:
@@ -266,10 +325,11 @@ class _Run:
         self._upkeep(self._random.choice((0, 1000, 1000, 5000, 20_000, 70_000)))
 
     def _upkeep(self, milliseconds: int) -> None:
-        for each in self._logs.values():
+        logs = [each for each in self._logs.values() if each.is_open]
+        for each in logs:
             each.upkeep_begins(milliseconds)
         self._host.look(milliseconds)
-        for each in self._logs.values():
+        for each in logs:
             each.upkeep_ended()
 
     def _clean(self) -> None:
@@ -288,7 +348,11 @@ class _Run:
         self._is_amid = True
         log = self._log()
         if log.is_open:
-            self._random.choice((log.append, log.commit, log.delete, log.cut))()
+            try:
+                self._random.choice((log.append, log.commit, log.delete, log.cut))()
+            except KafkaError:
+                must(self._is_full, "a disk with room has refused a change")
+                log.refused()
         self._is_amid = False
 
     def _full(self) -> None:

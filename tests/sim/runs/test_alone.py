@@ -40,8 +40,9 @@ In 8600017 a leader's disk is slow, so its followers have a committed batch befo
 In 25000326 such a batch also removes the leader from the voters. In 26000101 the only other voter loads a snapshot in
 chunks of 200 bytes, for longer than a leader waits for fetches.
 """
-LOGS_SEEDS = (*range(60), 401, 511)
-"""In 401, a transaction whose producer has expired is cut away. In 511, a full disk refuses a snapshot of the producers,
+LOGS_SEEDS = (*range(60), 373, 401, 511, 1668)
+"""In 373, a full disk refuses the first batch of a producer's epoch. In 1668, a truncation that is undone differs only by
+the epoch of a marker. In 401, a transaction whose producer has expired is cut away. In 511, a full disk refuses a snapshot of the producers,
 and retention removes their batches."""
 SILENCE_SEEDS = range(60)
 MOVED_SEEDS = (*range(8), 3440049)
@@ -86,6 +87,49 @@ def test_logs_keep_what_they_call_durable() -> None:
     assert sum(each["deaths"] for each in found) > len(LOGS_SEEDS)
     assert sum(each["passes"] for each in found) > len(LOGS_SEEDS)
     assert logs_alone.run(3) == found[3]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "function", "old", "new", "complaint"),
+    [
+        (
+            range(50, 60),
+            "odradek.data_plane.log.directory.offset_checkpoints:OffsetCheckpoints.log_start_text",
+            "dict(self.starts)",
+            "dict[TopicPartition, int]()",
+            "begins at 0, and had stored 36 as its start",
+        ),
+        (
+            range(50, 60),
+            "odradek.data_plane.log.loading:_settle_offsets",
+            "log.epochs.truncate_from_end(log.log_end_offset + 1)",
+            "pass",
+            "the last leader epoch and its start, .* lie above the log end",
+        ),
+        (
+            range(50, 60),
+            "odradek.data_plane.log.parts.producer_state:ProducerState.expire",
+            "elif begin < NO_BEGIN and now_ms - silent_since(begin) >= expiration_ms:",
+            "elif now_ms - (timestamp_ms if begin >= 0 else silent_since(begin)) >= expiration_ms:",
+            "is stable up to 0, and its transactions up to 12",
+        ),
+    ],
+    ids=["starts of unread logs", "epochs behind a damaged end", "open transactions expire"],
+)
+def test_troubles_of_a_disk_and_a_clock_show_bugs_of_logs(
+    seeds: range, function: str, old: str, new: str, complaint: str
+) -> None:
+    """With a planted bug, a schedule whose disk is damaged or whose machine has lost its date fails."""
+    with (
+        patched(function, old, new),
+        pytest.raises((SafetyViolation, AssertionError), match=complaint),
+    ):
+        _run_logs(seeds)
+
+
+def _run_logs(seeds: range) -> None:
+    for seed in seeds:
+        logs_alone.run(seed)
 
 
 def test_no_living_broker_is_fenced_by_two_voices() -> None:
