@@ -12,7 +12,7 @@ from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.parts.leader_epochs import LeaderEpochs
 from odradek.data_plane.log.parts.log_home import half_done
 from odradek.data_plane.log.parts.log_offsets import LogOffsets
-from odradek.data_plane.log.parts.producer_recovery import keep_snapshot
+from odradek.data_plane.log.parts.producer_recovery import removable
 from odradek.data_plane.log.parts.segment_list import SegmentList
 from odradek.data_plane.log.segments.segment import Segment
 from odradek.data_plane.log.segments.segment_times import is_known, modified_ms, walk_times
@@ -53,6 +53,8 @@ def delete_old_segments(
     The log start offset rises before the files are removed, so that readers no longer need these files. A
     reader that found a needed file missing would take that for a disk failure. It is stored with the next
     checkpoint, because a loss of power may undo the removal.
+
+    On a full disk some of these segments may have to stay (`removable`). The next run tries again.
     """
     count = min(deletable(offsets, segments, config, now_ms), len(segments.segments) - 1)
     if count <= 0:
@@ -62,19 +64,29 @@ def delete_old_segments(
     offsets.raise_start(segments.base_offset)
     epochs.truncate_from_start(offsets.log_start_offset)
 
-    def work() -> list[str]:
-        keep_snapshot(segments.home.directory, before, segments.base_offset, config.index_interval_bytes)
+    end_offset, removed = segments.base_offset, count
+
+    def work() -> tuple[int, list[str]]:
+        going = removable(segments.home.directory, before, end_offset, count, config.index_interval_bytes)
         with half_done():
-            return segments.mark_deleted(doomed)
+            return going, segments.mark_deleted(doomed[:going])
+
+    def finish(result: tuple[int, list[str]]) -> None:
+        nonlocal removed
+        removed, renamed = result
+        if removed < count:
+            segments.restore_first(doomed[removed:])
+        if renamed:
+            segments.let_go(renamed)
 
     try:
-        segments.home.change(work, segments.let_go)
+        segments.home.change(work, finish)
     except DiskHung as error:
         if not error.goes_on:
             reached("log.retention_undone")
             segments.restore_first(doomed)
         raise
-    return count
+    return removed
 
 
 def deletable(offsets: LogOffsets, segments: SegmentList, config: LogConfig, now_ms: int) -> int:

@@ -213,9 +213,9 @@ def _repair_aborted(
     return aborted.load()
 
 
-def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: bool = False) -> None:
-    """Write `<offset>.snapshot`, and sync it if `sync` is true. If the disk refuses, nothing is lost, since
-    the batches in the log have the same state.
+def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: bool = False) -> bool:
+    """Write `<offset>.snapshot`, and sync it if `sync` is true. Returns False if the disk refuses. Then nothing is
+    lost, since the batches in the log have the same state.
     """
     name = file_name(offset, SNAPSHOT_SUFFIX)
     try:
@@ -227,18 +227,30 @@ def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: b
         raise
     except DiskRefused:
         remove_if_present(directory, name)
+        return False
+    return True
 
 
-def keep_snapshot(
-    directory: Dir, segments: Sequence[Segment], offset: int, index_interval_bytes: int
-) -> None:
-    """Write the snapshot as of `offset` if a full disk has refused it (blocking). Call this before the segments below
-    `offset` are removed, because their batches are then the only record of their producers. Raises `DiskError`.
+def removable(
+    directory: Dir, segments: Sequence[Segment], offset: int, count: int, index_interval_bytes: int
+) -> int:
+    """Return how many of the first `count` segments, which end at `offset`, may be removed (blocking).
+
+    If a full disk has refused the snapshot as of `offset`, their batches are the only record of their producers. So it
+    is written now. If the disk refuses again, only the segments before the newest snapshot may be removed. Raises
+    `DiskError`.
     """
-    if not directory.exists(file_name(offset, SNAPSHOT_SUFFIX)):
-        reached("log.snapshot_made_late")
-        state = rebuild_producers(directory, segments, offset, index_interval_bytes)
-        write_snapshot(directory, state, offset, sync=True)
+    if directory.exists(file_name(offset, SNAPSHOT_SUFFIX)):
+        return count
+    reached("log.snapshot_made_late")
+    state = rebuild_producers(directory, segments, offset, index_interval_bytes)
+    if not state.entries or write_snapshot(directory, state, offset, sync=True):
+        return count
+    reached("log.kept_for_its_producers")
+    fewer = count - 1
+    while fewer and not directory.exists(file_name(segments[fewer].base_offset, SNAPSHOT_SUFFIX)):
+        fewer -= 1
+    return fewer
 
 
 def remove_snapshots_above(directory: Dir, offset: int, names: list[str]) -> None:

@@ -11,12 +11,11 @@ compared by their ids, which old versions of the answers lack.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from odradek.metadata_quorum.image.metadata_image import MetadataImage
-from odradek.wire.messages.create_partitions import CreatePartitionsRequest
-from odradek.wire.messages.create_topics import CreateTopicsRequest
-from odradek.wire.messages.delete_topics import DeleteTopicsRequest
+from odradek.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from odradek.wire.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from odradek.wire.messages.delete_topics import DeleteTopicsResponse
 from sim.checks.answers.newest_metadata import NewestMetadata
 from sim.checks.watched import Processes
 from sim.checks.wiretap import Exchange
@@ -42,7 +41,7 @@ class OwnChanges:
         exchange.memo = found, self._processes.world.now
         return found is not None and not getattr(exchange.request, "validate_only", False)
 
-    def answered(self, exchange: Exchange, answer: Any) -> None:
+    def answered(self, exchange: Exchange, answer: object) -> None:
         """Check the answering node's image. Raises `SafetyViolation`."""
         found, asked_at = exchange.memo
         waited = self._processes.world.now - asked_at
@@ -61,15 +60,15 @@ class OwnChanges:
         self.seen += 1
 
 
-def _unseen(request: Any, answer: Any, image: MetadataImage, newest: MetadataImage) -> Iterator[str]:
+def _unseen(request: object, answer: object, image: MetadataImage, newest: MetadataImage) -> Iterator[str]:
     """Describe the confirmed changes that the newest image has, and the broker's image has not."""
-    match request:
-        case CreateTopicsRequest():
+    match request, answer:
+        case CreateTopicsRequest(), CreateTopicsResponse():
             for result in answer.topics:
                 is_there = result.topic_id in newest.topics_by_id
                 if not result.error_code and is_there and result.topic_id not in image.topics_by_id:
                     yield f"the creation of {result.name}"
-        case CreatePartitionsRequest():
+        case CreatePartitionsRequest(), CreatePartitionsResponse():
             for asked, result in zip(request.topics, answer.results, strict=False):
                 known = image.topics.get(asked.name)
                 topic = None if known is None else newest.topics_by_id.get(known.topic_id)
@@ -77,8 +76,12 @@ def _unseen(request: Any, answer: Any, image: MetadataImage, newest: MetadataIma
                     continue
                 if len(topic.partitions) >= asked.count > len(known.partitions):
                     yield f"{asked.count} partitions of {asked.name}"
-        case DeleteTopicsRequest():
+        case _, DeleteTopicsResponse():
             for result in answer.responses:
-                topic = image.topics_by_id.get(result.topic_id)
-                if not result.error_code and topic is not None and result.topic_id not in newest.topics_by_id:
-                    yield f"the deletion of {topic.name}"
+                deleted = image.topics_by_id.get(result.topic_id)
+                if (
+                    not result.error_code
+                    and deleted is not None
+                    and result.topic_id not in newest.topics_by_id
+                ):
+                    yield f"the deletion of {deleted.name}"

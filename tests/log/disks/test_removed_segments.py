@@ -101,6 +101,46 @@ def test_retention_makes_the_snapshot_that_a_full_disk_has_refused(node: Node) -
     assert append(node.log(), bytearray(first)).duplicate
 
 
+@pytest.mark.reaches("log.kept_for_its_producers")
+def test_a_full_disk_keeps_the_segments_that_alone_know_their_producers(node: Node) -> None:
+    """The disk refuses the snapshot at the roll and again before the removal. The segments before it go, and the last
+    one stays until there is room, so a repeated batch is recognised after a crash.
+    """
+    log = node.log()
+    append(log, batch(1, producer_id=1, producer_epoch=0, base_sequence=0))
+    log.roll(NOW_MS)
+    repeated = batch(1, producer_id=1, producer_epoch=0, base_sequence=1)
+    append(log, bytearray(repeated))
+    node.disk.fail_next(errno.ENOSPC, operation="append", path_part=".snapshot", times=2)
+    log.roll(NOW_MS)
+    fill(log, 2)
+    log.flush()
+    log.set_log_start_offset(2)
+    assert log.delete_old_segments(NOW_MS) == 1
+    assert [segment.base_offset for segment in log.segments][:2] == [1, 2]
+    log.flush()
+    node.log_dir.checkpoints.write_recovery_points()
+    node.look(1000)
+    assert log.is_start_stored
+    node.disk.crash("synced")
+    node.start()
+    log = node.log()
+    assert log.log_start_offset == 2
+    assert append(log, bytearray(repeated)).duplicate
+    assert log.delete_old_segments(NOW_MS) == 1, "with room again, the segment goes"
+
+
+def test_a_full_disk_frees_segments_without_producers(node: Node) -> None:
+    """Nothing would be lost without a snapshot, so none is needed."""
+    log = node.log()
+    fill(log, 1)
+    node.disk.fail_next(errno.ENOSPC, operation="append", path_part=".snapshot", times=2)
+    log.roll(NOW_MS)
+    fill(log, 2)
+    log.set_log_start_offset(1)
+    assert log.delete_old_segments(NOW_MS) == 1
+
+
 def test_a_cut_marker_holds_up_nobody_although_its_producer_has_expired(node: Node) -> None:
     """The last stable offset does not wait for a marker that was cut away."""
     log = node.log()
