@@ -196,8 +196,8 @@ class RaftCore(CoreState):
             )
         self.log.install(snapshot, voters)
         self.advance_high_watermark(snapshot.offset)
-        if isinstance(self.role, Follower):
-            self.role.loading_snapshot = False
+        if isinstance(self.role, Follower) and self.role.snapshot == snapshot:
+            self.role.snapshot = None
         self._ask()
 
     def snapshot_progressed(self, now: float) -> None:
@@ -219,7 +219,7 @@ class RaftCore(CoreState):
         """Called when the snapshot could not be loaded. After a pause, this replica fetches again."""
         self._at(now)
         if isinstance(self.role, Follower):
-            self.role.loading_snapshot = False
+            self.role.snapshot = None
             self._retry_at[self.role.leader_id] = now + self.config.retry_backoff_seconds
         self._ask()
 

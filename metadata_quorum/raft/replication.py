@@ -244,7 +244,7 @@ def ask(core: CoreState) -> None:
     if core.abstains or core.is_asking(Fetch) or core.log.flushed_offset < core.log.end_offset:
         return
     target: int | None = None
-    if isinstance(role, Follower) and not role.loading_snapshot:
+    if isinstance(role, Follower) and role.snapshot is None:
         target = role.leader_id
     elif isinstance(role, Unattached):
         # A leader that cannot be reached may have lost its leadership. Nobody notifies observers of a new
@@ -278,7 +278,7 @@ def on_fetch_answer(core: CoreState, node_id: int, answer: FetchAnswer) -> None:
     role.has_fetched = True
     if answer.snapshot is not None:
         reached("raft.snapshot_wanted")
-        role.loading_snapshot = True
+        role.snapshot = answer.snapshot
         core.emit(LoadSnapshot(node_id, answer.snapshot))
         return
     if answer.diverging is not None:

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from odradek.metadata_quorum.ports import OffsetAndEpoch
 from odradek.metadata_quorum.raft.messages import Fetch
 from odradek.metadata_quorum.raft.voters import ReplicaKey
 from odradek.wire.structure import ZERO_UUID
@@ -74,7 +75,8 @@ class Candidate:
 class Follower:
     """A replica that fetches from the leader.
 
-    `has_fetched` is True if the leader has answered a Fetch, and the connection has not broken since.
+    `has_fetched` is True if the leader has answered a Fetch, and the connection has not broken since. `snapshot` is
+    the snapshot that this replica loads from the leader instead of fetching; None while it fetches.
     """
 
     epoch: int
@@ -82,7 +84,7 @@ class Follower:
     leader_id: int
     fetch_deadline: float
     has_fetched: bool = False
-    loading_snapshot: bool = False
+    snapshot: OffsetAndEpoch | None = None
 
 
 @attrs.define

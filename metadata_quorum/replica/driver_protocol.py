@@ -67,9 +67,10 @@ class QuorumSettings:
 
 @attrs.frozen
 class InstallSnapshot:
-    """Work for the driver: replace the log by a snapshot that a leader has sent."""
+    """Work for the driver: replace the log by a snapshot that the leader of `epoch` has sent."""
 
     stored: StoredSnapshot
+    epoch: int
 
 
 @attrs.frozen

@@ -44,6 +44,8 @@ class QuorumSnapshots:
         self._settings = driver.settings
         self._peers = peers
         self._installed: StoredSnapshot | None = None
+        self.is_installing = False
+        """True while a snapshot replaces the log. The core learns of it afterwards."""
 
     def take_installed(self) -> StoredSnapshot | None:
         """Return the leader's snapshot that has replaced this log since the last call. Returns None if the
@@ -85,7 +87,7 @@ class QuorumSnapshots:
         epoch = driver.core.epoch
 
         def progressed() -> None:
-            if not self._is_wanted(epoch):
+            if not self._is_wanted(effect.snapshot, epoch):
                 reached("quorum.snapshot_transfer_abandoned")
                 raise KafkaError(
                     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -111,14 +113,17 @@ class QuorumSnapshots:
         except (KafkaError, ProtocolError, ConnectionLost, DiskRefused) as error:
             reached("quorum.snapshot_not_loaded")
             driver.logger.warning("metadata.snapshot_not_loaded", error=str(error))
-            if self._is_wanted(epoch):
+            if self._is_wanted(effect.snapshot, epoch):
                 driver.report(driver.core.snapshot_failed)
         else:
-            driver.perform_later(InstallSnapshot(stored))
+            driver.perform_later(InstallSnapshot(stored, epoch))
 
-    def _is_wanted(self, epoch: int) -> bool:
+    def _is_wanted(self, snapshot: OffsetAndEpoch, epoch: int) -> bool:
+        """True if this replica still waits for that snapshot from the leader of that epoch. The next leader may have
+        named another one, which is fetched beside it.
+        """
         role = self._driver.core.role
-        return isinstance(role, Follower) and role.loading_snapshot and role.epoch == epoch
+        return isinstance(role, Follower) and role.snapshot == snapshot and role.epoch == epoch
 
     async def perform(self, effect: SnapshotEffect) -> None:
         """Perform an `InstallSnapshot`, `DropBelow` or `ExpireOld`, while no other task uses the log.
@@ -128,21 +133,7 @@ class QuorumSnapshots:
         driver = self._driver
         core = driver.core
         if isinstance(effect, InstallSnapshot):
-            stored = effect.stored
-            if not self._is_wanted(core.epoch) or stored.end_offset <= core.high_watermark:
-                reached("quorum.snapshot_came_too_late")
-                driver.logger.info("metadata.snapshot_not_needed", end_offset=stored.end_offset)
-                core.snapshot_failed(driver.clock.monotonic())
-                return
-            await driver.patiently(lambda: driver.log.install(stored.end_offset))
-            voters = snapshot_voters(stored)
-            core.snapshot_installed(
-                stored.end, core.voters if voters is None else voters, driver.clock.monotonic()
-            )
-            reached("quorum.snapshot_installed")
-            self._installed = stored
-            driver.logger.info("metadata.snapshot_installed", end_offset=stored.end_offset)
-            await driver.patiently(driver.snapshot_store.delete_older)
+            await self._install(effect.stored, effect.epoch)
             return
         known = core.log.snapshot
         if isinstance(effect, ExpireOld):
@@ -154,3 +145,26 @@ class QuorumSnapshots:
             core.log.take_snapshot(effect.end)
             end_offset = effect.end.offset
             core.log.drop_prefix(await driver.patiently(lambda: driver.log.drop_prefix(end_offset)))
+
+    async def _install(self, stored: StoredSnapshot, epoch: int) -> None:
+        """Replace the log by a leader's snapshot, if this replica still waits for it. Raises `DiskError`."""
+        driver = self._driver
+        core = driver.core
+        is_wanted = self._is_wanted(stored.end, epoch)
+        if not is_wanted or stored.end_offset <= core.high_watermark:
+            reached("quorum.snapshot_came_too_late")
+            driver.logger.info("metadata.snapshot_not_needed", end_offset=stored.end_offset)
+            if is_wanted:
+                core.snapshot_failed(driver.clock.monotonic())
+            return
+        self.is_installing = True
+        await driver.patiently(lambda: driver.log.install(stored.end_offset))
+        voters = snapshot_voters(stored)
+        core.snapshot_installed(
+            stored.end, core.voters if voters is None else voters, driver.clock.monotonic()
+        )
+        self.is_installing = False
+        reached("quorum.snapshot_installed")
+        self._installed = stored
+        driver.logger.info("metadata.snapshot_installed", end_offset=stored.end_offset)
+        await driver.patiently(driver.snapshot_store.delete_older)

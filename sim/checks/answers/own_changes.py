@@ -69,19 +69,15 @@ def _unseen(request: object, answer: object, image: MetadataImage, newest: Metad
                 if not result.error_code and is_there and result.topic_id not in image.topics_by_id:
                     yield f"the creation of {result.name}"
         case CreatePartitionsRequest(), CreatePartitionsResponse():
-            for asked, result in zip(request.topics, answer.results, strict=False):
+            for asked, answered in zip(request.topics, answer.results, strict=False):
                 known = image.topics.get(asked.name)
                 topic = None if known is None else newest.topics_by_id.get(known.topic_id)
-                if result.error_code or asked.name != result.name or known is None or topic is None:
+                if answered.error_code or asked.name != answered.name or known is None or topic is None:
                     continue
                 if len(topic.partitions) >= asked.count > len(known.partitions):
                     yield f"{asked.count} partitions of {asked.name}"
         case _, DeleteTopicsResponse():
-            for result in answer.responses:
-                deleted = image.topics_by_id.get(result.topic_id)
-                if (
-                    not result.error_code
-                    and deleted is not None
-                    and result.topic_id not in newest.topics_by_id
-                ):
+            for gone in answer.responses:
+                deleted = image.topics_by_id.get(gone.topic_id)
+                if not gone.error_code and deleted is not None and gone.topic_id not in newest.topics_by_id:
                     yield f"the deletion of {deleted.name}"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from odradek.metadata_quorum.ports import OffsetAndEpoch
+from odradek.metadata_quorum.raft.effects import Send
 from odradek.metadata_quorum.raft.log_state import Batch
 from odradek.metadata_quorum.raft.messages import Fetch
 from odradek.metadata_quorum.raft.roles import (
@@ -102,6 +104,25 @@ def test_an_epoch_has_one_leader() -> None:
     check_transition(answered, Follower(6, None, 3, 1.0))
     with pytest.raises(AssertionError, match="two leaders"):
         check_transition(answered, other)
+
+
+def test_an_older_snapshot_leaves_the_wait_for_the_newest_alone() -> None:
+    """A replica loads a snapshot from the leader of an epoch when an older one, from the leader before, is installed.
+
+    It waits on for the newest, and fetches nothing beside it.
+    """
+    replica = Replica.of(key(1))
+    newest = OffsetAndEpoch(9, 4)
+    role = Follower(6, None, 2, 99.0, has_fetched=True, snapshot=newest)
+    replica.core.enter(role)
+    replica.core.effects()
+    replica.core.snapshot_installed(OffsetAndEpoch(5, 4), replica.core.voters, 1.0)
+    assert role.snapshot == newest
+    assert not [each for each in replica.core.effects() if isinstance(each, Send)]
+    replica.core.snapshot_installed(newest, replica.core.voters, 2.0)
+    (sent,) = [each for each in replica.core.effects() if isinstance(each, Send)]
+    assert isinstance(sent.request, Fetch)
+    assert sent.request.offset == newest.offset
 
 
 def test_a_leader_commits_nothing_that_it_lacks() -> None:
