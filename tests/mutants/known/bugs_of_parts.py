@@ -59,7 +59,7 @@ MUTANTS_OF_PARTS: tuple[Mutant, ...] = (
     Mutant(
         "older-log-under-an-installed-snapshot",
         "KIP-630: a leader's snapshot replaces the whole log; here its files stay.",
-        REPLICA + "quorum_snapshots:QuorumSnapshots.perform",
+        REPLICA + "quorum_snapshots:QuorumSnapshots._install",
         """
         - await driver.patiently(lambda: driver.log.install(stored.end_offset))
         """,
