@@ -6,12 +6,14 @@ Each queue is made when its first request comes, because most partitions have no
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from odradek.data_plane.log.partition_log import PartitionLog
 from odradek.data_plane.replication.waiting_fetches import Mark, Ticket, Until, WaitingFetches
+from odradek.named_states import reached
 from odradek.wire.errors import ErrorCode, KafkaError
 
 
@@ -99,13 +101,19 @@ class WaitingRequests:
     # -- acknowledgements -----------------------------------------------------------------------------------------
 
     def wait_for_acks(self, waiter: AckWaiter) -> None:
-        """Add a request that waits until all in-sync replicas have its record. Requests must be added in the
-        order of their offsets.
+        """Add a request that waits until all in-sync replicas have its record.
+
+        The queue is in the order of the records' offsets. A repeated batch waits for the record of the first one, so
+        its place is before requests for later records.
         """
-        if self.for_acks is None:
+        waiting = self.for_acks
+        if waiting is None:
             self.for_acks = deque((waiter,))
+        elif waiting and waiter.last_offset < waiting[-1].last_offset:
+            reached("replication.repeated_batch_waits")
+            waiting.insert(bisect_right(waiting, waiter.last_offset, key=_last_offset), waiter)
         else:
-            self.for_acks.append(waiter)
+            waiting.append(waiter)
 
     def forget_acks(self, waiter: AckWaiter) -> None:
         """Remove the request, which no longer waits. An unknown request is ignored."""
@@ -148,3 +156,7 @@ class WaitingRequests:
         waiters = self.for_sync
         self.for_sync = [] if waiters else None
         return waiters or []
+
+
+def _last_offset(waiter: AckWaiter) -> int:
+    return waiter.last_offset

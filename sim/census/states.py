@@ -108,6 +108,7 @@ STATES: Mapping[str, str] = {
     "replication.first_batch_cut_in_the_middle": "Records were deleted up to the middle of a batch, where a follower's log ends.",
     "replication.isr_change_not_sent": "A request to change the ISR gets no answer.",
     "replication.isr_changes_refused": "The controller refuses a whole request to change the ISR.",
+    "replication.repeated_batch_waits": "A batch is repeated while it and later ones wait for replicas.",
     "replication.high_watermark_waits_for_replicas": "Records wait to be committed while too few replicas are in sync.",
     "replication.fetch_of_earlier_life_refused": "A fetch has an earlier broker epoch than the registered one.",
     "replication.isr_answer_outdated": "A change of the ISR is accepted after the state of the partition has changed.",

@@ -269,6 +269,23 @@ def test_waiting_acks() -> None:
     assert waiters[2].outcome == "lost"
 
 
+@pytest.mark.reaches("replication.repeated_batch_waits")
+def test_a_repeated_batch_waits_for_its_own_record_alone() -> None:
+    """A producer repeats its first batch while later ones wait too. It is answered as soon as the first is committed."""
+    leader = Leader()
+    waiters = [Waiter(offset) for offset in (0, 1, 2, 0, 1)]
+    for _ in range(3):
+        leader.append()
+    for waiter in waiters:
+        leader.partition.waiting.wait_for_acks(waiter)
+    leader.fetch(2, 1)
+    leader.fetch(3, 1)
+    assert [waiter.outcome for waiter in waiters] == [ErrorCode.NONE, None, None, ErrorCode.NONE, None]
+    leader.fetch(2, 3)
+    leader.fetch(3, 3)
+    assert all(waiter.outcome is ErrorCode.NONE for waiter in waiters)
+
+
 def test_what_one_fetch_acknowledges_is_answered_newest_first() -> None:
     """Acknowledgements of one fetch complete newest first. The answer to the oldest request then sends all in
     one call."""

@@ -131,7 +131,7 @@ def test_a_full_disk_keeps_the_segments_that_alone_know_their_producers(node: No
 
 
 def test_a_full_disk_frees_segments_without_producers(node: Node) -> None:
-    """A log without producers needs no snapshot of them."""
+    """The removal of a segment goes on if the log has no producers."""
     log = node.log()
     fill(log, 1)
     node.disk.fail_next(errno.ENOSPC, operation="append", path_part=".snapshot", times=2)
