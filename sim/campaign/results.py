@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from sim.alone.parts import SCHEDULES, FailedSchedule
+from sim.alone.parts import FailedSchedule, schedules_of
 from sim.options import RunOptions
 from sim.run import RunResult, signature_of
 
@@ -92,7 +92,7 @@ class Outcome:
         """Return the outcome with the results of the seed's schedules of single parts. `failed` is the first failed
         schedule; None if all passed.
         """
-        outcome = attrs.evolve(self, schedules=sum(SCHEDULES.values()), alone_states=states)
+        outcome = attrs.evolve(self, schedules=sum(1 for _ in schedules_of(self.seed)), alone_states=states)
         if failed is None:
             return outcome
         return attrs.evolve(
