@@ -32,8 +32,6 @@ REPORTS_PER_HEARTBEAT_MAX = 1_000
 the elections in one turn of its loop.
 """
 
-NO_EPOCH = -1
-
 
 class _Epochs(Protocol):
     @property
@@ -136,9 +134,8 @@ class LeaderlessReplicas:
             return None
         # The log's newest leader epoch may have no records, if this broker led in that epoch and appended
         # nothing. So report the epoch of the last record.
-        written = log.epochs.epoch_for_offset(log.log_end_offset - 1)
-        epoch = NO_EPOCH if written is None else written
-        return PartitionLogInfo(key.partition, epoch, partition.leader_epoch, log.log_end_offset, 0)
+        written = log.epochs.last_written(log.log_end_offset)
+        return PartitionLogInfo(key.partition, written, partition.leader_epoch, log.log_end_offset, 0)
 
     def statistics(self) -> dict[str, int]:
         return {"waiting": len(self._waiting), "urgent": len(self._urgent)}

@@ -238,6 +238,7 @@ STATES: Mapping[str, str] = {
     "log.flush_after_close_dropped": "A flush begins when the log is closed.",
     "log.flush_overtaken": "A flush fails because the log was closed or truncated during the flush.",
     "log.removed_before_roll": "Retention needs a new segment, and the disk is full.",
+    "log.epoch_of_deleted_records": "A broker reports a log whose records are all deleted, to an unclean recovery.",
     "log.epoch_without_records_cut": "A log must be truncated at its end or behind it.",
     "log.cut_below_first_segment": "A log must be truncated below its first segment.",
     "log.cut_without_new_segment": "A log is truncated, and the disk has no room for the next segment.",

@@ -50,7 +50,7 @@ class Case:
             log = SimpleNamespace(
                 log_end_offset=10 + number,
                 offline=False,
-                epochs=SimpleNamespace(epoch_for_offset=lambda offset: offset // 10),
+                epochs=SimpleNamespace(last_written=lambda end_offset: (end_offset - 1) // 10),
             )
             self.hosted[number] = SimpleNamespace(
                 log=log, image=partition, leader_epoch=partition.leader_epoch

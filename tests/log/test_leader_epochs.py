@@ -134,3 +134,26 @@ def test_the_epochs_of_a_log_without_records_are_not_written() -> None:
     append(log, batch(), epoch=2)
     log.flush()
     assert LeaderEpochs.decode(log.directory.read_bytes(FILE_NAME)).entries == log.epochs.entries
+
+
+@pytest.mark.reaches("log.epoch_of_deleted_records")
+def test_the_epoch_of_the_last_record() -> None:
+    """An epoch counts only if it has records. The epoch of the last record stays known when all are deleted."""
+    log = new_log()
+    log.assign_epoch(1)
+    assert log.epochs.last_written(log.log_end_offset) == -1
+    append(log, batch(2), epoch=3)
+    log.assign_epoch(6)
+    assert log.epochs.last_written(log.log_end_offset) == 3
+    log.advance_high_watermark(2)
+    log.set_log_start_offset(2)
+    assert log.epochs.last_written(log.log_end_offset) == 6, "the later epoch has taken its place"
+
+
+def test_deleted_records_count_for_an_unclean_recovery() -> None:
+    """A log whose records are all deleted is newer than a log of an earlier epoch."""
+    log = new_log()
+    append(log, batch(2), epoch=3)
+    log.advance_high_watermark(2)
+    log.set_log_start_offset(2)
+    assert log.epochs.last_written(log.log_end_offset) == 3

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from odradek.env.ports import Dir, DiskError
+from odradek.named_states import reached
 
 FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH = -1
@@ -103,6 +104,18 @@ class LeaderEpochs:
         """
         above = bisect_right(self.entries, offset, key=_start)
         return self.entries[above - 1][0] if above else None
+
+    def last_written(self, log_end_offset: int) -> int:
+        """Return the epoch of the log's last record; -1 if there never was one.
+
+        If all records are deleted, the last one's epoch begins at the log's end. A later epoch without records may
+        have taken its place there.
+        """
+        written = self.epoch_for_offset(log_end_offset - 1)
+        if written is None and self.entries and log_end_offset > 0:
+            reached("log.epoch_of_deleted_records")
+            return self.entries[0][0]
+        return UNDEFINED_EPOCH if written is None else written
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove the epochs that start at `end_offset` or later."""

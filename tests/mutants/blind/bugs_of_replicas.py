@@ -121,7 +121,7 @@ BUGS_OF_REPLICAS: tuple[Mutant, ...] = (
         "A replica reports the epoch of its last lead, in which it wrote nothing: unclean recovery takes it for the newest log.",
         REPLICATION + "leaderless_replicas:LeaderlessReplicas._info",
         """
-        - written = log.epochs.epoch_for_offset(log.log_end_offset - 1)
+        - written = log.epochs.last_written(log.log_end_offset)
         + written = log.latest_epoch
         """,
     ),

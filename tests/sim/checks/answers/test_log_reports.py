@@ -61,7 +61,12 @@ class Stage:
     def __init__(self, *, high: int = 1, isr: tuple[int, ...] = ()) -> None:
         self.image = SimpleNamespace(leader=-1)
         self.log = SimpleNamespace(
-            offline=False, is_closed=False, topic="one", partition=0, directory=SimpleNamespace(path="one-0")
+            offline=False,
+            is_closed=False,
+            topic="one",
+            partition=0,
+            directory=SimpleNamespace(path="one-0"),
+            log_start_offset=0,
         )
         partition = SimpleNamespace(log=self.log, image=self.image, leader_epoch=LEADER_EPOCH)
         node = SimpleNamespace(
@@ -128,6 +133,15 @@ def test_a_report_that_the_log_denies(epoch: int, end: int) -> None:
     """Another epoch or another end than that of the last batch is noticed."""
     with pytest.raises(SafetyViolation, match="its bytes end at 100 in epoch 5"):
         Stage().say(1, epoch, end, 1)
+
+
+def test_a_report_of_deleted_records() -> None:
+    """A log whose records are all deleted may name a later epoch, and never an earlier one."""
+    stage = Stage()
+    stage.log.log_start_offset = 100
+    stage.say(1, 6, 100, 1)
+    with pytest.raises(SafetyViolation, match="its bytes end at 100 in epoch 5"):
+        stage.say(1, 4, 100, 1)
 
 
 def test_a_report_that_was_late() -> None:
