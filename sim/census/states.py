@@ -249,6 +249,7 @@ STATES: Mapping[str, str] = {
     "log.marker_of_earlier_epoch_refused": "A marker has an earlier epoch than its producer's last batch.",
     "log.marker_of_earlier_coordinator_refused": "A marker arrives from a coordinator that has been replaced by a later one.",
     "log.snapshot_made_late": "Retention finds that a full disk has refused the snapshot of the producers.",
+    "log.snapshot_replaced": "A log is closed, and its producers have changed since the snapshot at its end.",
     "log.kept_for_its_producers": "A full disk refuses the snapshot of the producers once more, before retention.",
     "log.aborted_index_repaired": "The index of a segment's aborted transactions is damaged.",
     "log.producers_not_read_yet": "A worker needs the last stable offset before the producers' states have been read.",

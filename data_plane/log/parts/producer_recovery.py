@@ -215,11 +215,13 @@ def _repair_aborted(
 
 def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: bool = False) -> bool:
     """Write `<offset>.snapshot`, and sync it if `sync` is true. Returns False if the disk refuses. Then nothing is
-    lost, since the batches in the log have the same state.
+    lost, since the batches in the log have the same state, or an earlier file of that name stays.
     """
-    name = file_name(offset, SNAPSHOT_SUFFIX)
+    name, data = file_name(offset, SNAPSHOT_SUFFIX), state.encode()
+    if sync and directory.exists(name):
+        return _write_again(directory, name, data)
     try:
-        write_whole(directory, name, state.encode())
+        write_whole(directory, name, data)
         if sync:
             sync_file(directory, name)
     except DiskHung:
@@ -227,6 +229,23 @@ def write_snapshot(directory: Dir, state: ProducerState, offset: int, *, sync: b
         raise
     except DiskRefused:
         remove_if_present(directory, name)
+        return False
+    return True
+
+
+def _write_again(directory: Dir, name: str, data: bytes) -> bool:
+    """Replace a snapshot in one step. Retention may have removed the batches below it, so it must not be lost in a
+    crash.
+    """
+    if directory.read_bytes(name) == data:
+        sync_file(directory, name)
+        return True
+    reached("log.snapshot_replaced")
+    try:
+        directory.write_atomic(name, data)
+    except DiskHung:
+        raise
+    except DiskRefused:
         return False
     return True
 

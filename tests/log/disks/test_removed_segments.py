@@ -9,6 +9,8 @@ import pytest
 from odradek.data_plane.log.log_config import LogConfig
 from odradek.data_plane.log.log_types import Origin
 from odradek.wire.batches.transaction_markers import build_marker
+from sim.machine.disk import Keep
+from sim.machine.disk_files import PowerCut
 from testkit.by_hand import NOW_MS
 from tests.log.support import Node, append, append_verified, batch, fill
 
@@ -128,6 +130,39 @@ def test_a_full_disk_keeps_the_segments_that_alone_know_their_producers(node: No
     assert log.log_start_offset == 2
     assert append(log, bytearray(repeated)).duplicate
     assert log.delete_old_segments(NOW_MS) == 1, "with room again, the segment goes"
+
+
+@pytest.mark.reaches("log.snapshot_replaced")
+@pytest.mark.parametrize("keep", ["all", "synced"])
+def test_a_loss_of_power_in_a_clean_stop_leaves_the_producers_of_removed_batches(keep: Keep) -> None:
+    """A clean stop writes the snapshot at the log's end again. The file there may be all that is left of a producer, so
+    no moment without it may come.
+    """
+    number, has_stopped = 1, False
+    while not has_stopped:
+        node = Node(SMALL)
+        log = node.log()
+        append(log, batch(1, producer_id=2, producer_epoch=0, base_sequence=0))
+        repeated = batch(1, producer_id=1, producer_epoch=0, base_sequence=0)
+        append(log, bytearray(repeated))
+        log.advance_high_watermark(2)
+        log.roll(NOW_MS)
+        log.flush()
+        log.set_log_start_offset(2)
+        node.look(1000)
+        assert log.delete_old_segments(NOW_MS) == 1
+        node.look(1000)
+        assert log.producers.load(log.segment_list, 150).entries.pop(2)
+        node.disk.crash_at(node.disk.operation_count + number)
+        try:
+            node.log_dir.close_clean(1)
+            has_stopped = True
+        except PowerCut:
+            number += 1
+        node.disk.crash(keep)
+        node.start()
+        assert append(node.log(), bytearray(repeated)).duplicate, number
+    assert number > 10
 
 
 def test_a_full_disk_frees_segments_without_producers(node: Node) -> None:
