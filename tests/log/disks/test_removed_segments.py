@@ -135,9 +135,7 @@ def test_a_full_disk_keeps_the_segments_that_alone_know_their_producers(node: No
 @pytest.mark.reaches("log.snapshot_replaced")
 @pytest.mark.parametrize("keep", ["all", "synced"])
 def test_a_loss_of_power_in_a_clean_stop_leaves_the_producers_of_removed_batches(keep: Keep) -> None:
-    """A clean stop writes the snapshot at the log's end again. The file there may be all that is left of a producer, so
-    no moment without it may come.
-    """
+    """A clean stop writes the snapshot at the log's end again. The file there may be all that is left of a producer."""
     number, has_stopped = 1, False
     while not has_stopped:
         node = Node(SMALL)
