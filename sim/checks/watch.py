@@ -335,12 +335,17 @@ class Watch:
         for _, partition in there.values():
             if partition.image is not None:
                 newest = max(newest, partition.partition_epoch, partition.image.partition_epoch)
-        limits = {broker_id: partition.log.high_watermark for broker_id, (_, partition) in there.items()}
+        # After a loss of power a log may have back what was cut, even below its checkpoint of the high watermark. The
+        # replica serves nobody until its leader has confirmed the checkpoint.
+        limits = {
+            broker_id: partition.log.high_watermark if partition.knows_high_watermark else 0
+            for broker_id, (_, partition) in there.items()
+        }
         for broker_id, (member, partition) in there.items():
             log = partition.log
-            self.high_watermarks.see(
-                (member.name, key), log, log.high_watermark, f"of {_name(partition)} on {member.name}"
-            )
+            if partition.knows_high_watermark:
+                told = f"of {_name(partition)} on {member.name}"
+                self.high_watermarks.see((member.name, key), log, log.high_watermark, told)
             if partition.is_leader:
                 epoch = partition.leader_epoch
                 told = f"epoch {epoch} of {_name(partition)}"

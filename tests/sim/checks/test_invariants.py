@@ -149,6 +149,11 @@ class Tampering:
         # The wrong value wakes no task, so this check must include replicas that did not move.
         look_again = partial(watch.look, also_unmoved=True)
         self.put(leader.log, "high_watermark", leader.log.high_watermark - 1, "fell from", look_again)
+        # Nobody relies on a follower's high watermark before its leader has confirmed it.
+        mark, follower.knows_high_watermark = follower.log.high_watermark, False
+        follower.log.high_watermark -= 1
+        look_again()
+        follower.log.high_watermark, follower.knows_high_watermark = mark, True
         blocks = [broker.producer_ids for broker in brokers if broker is not None]
         block = next(each for each in blocks if each.end_id)
         other = next(each for each in blocks if each is not block)
