@@ -314,12 +314,13 @@ class KeptSegments:
         self._log = log
         segments = log.segments
         ends = [*(each.base_offset for each in segments[1:]), log.log_end_offset]
+        self._base_offset = segments[0].base_offset
         self._sizes = [(end, each.size) for each, end in zip(segments, ends, strict=True)]
 
     def check(self, model: LogModel, config: LogConfig, now_ms: int) -> None:
         """Check that each segment that is gone was deleted on request, too old, or too much."""
         log = self._log
-        begins, base = log.segment_list.base_offset, 0
+        begins, base = log.segment_list.base_offset, self._base_offset
         gone = sum(size for end, size in self._sizes if end <= begins)
         total = max(sum(size for _, size in self._sizes), log.size_bytes + gone)
         for end, size in self._sizes:

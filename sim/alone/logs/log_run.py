@@ -372,11 +372,13 @@ class LogRun:
     # --- other changes
 
     def commit(self) -> None:
-        """Raise the high watermark."""
+        """Raise the high watermark, to the end of a batch: replicas fetch whole batches."""
         log = self.log
-        end = self._random.choice(
+        drawn = self._random.choice(
             (log.log_end_offset, self._random.randint(log.high_watermark, log.log_end_offset))
         )
+        ends = [each.next_offset for each in self.model.batches if each.next_offset <= drawn]
+        end = max((log.high_watermark, *ends))
         log.advance_high_watermark(end)
         self.model.committed = max(self.model.committed, end)
 
