@@ -181,14 +181,15 @@ def check_producers(log: PartitionLog, model: LogModel) -> None:
         if entry is None:
             must(number in model.unsure, f"{log} has forgotten producer {number}: {producer}")
             continue
-        # The cleaner removes markers, and a producer that was forgotten begins anew.
-        is_vague = model.clean_end > 0 or number in model.once_unsure
+        # The cleaner removes markers, and a producer that was forgotten begins anew. Its marker may be all that is left.
+        was_forgotten = number in model.once_unsure
+        is_vague = model.clean_end > 0 or was_forgotten
         last = list(entry.batches[1::FIELDS])
         there = [each.next_offset - 1 for each in producer.batches]
         must(
             (entry.epoch, entry.current_txn_first_offset) == (producer.epoch, producer.open_from)
             and last == there[len(there) - len(last) :]
-            and bool(last) == bool(there)
+            and (bool(last) == bool(there) or was_forgotten)
             and (entry.coordinator_epoch == producer.coordinator_epoch or is_vague),
             f"{log} knows epoch {entry.epoch}, open from {entry.current_txn_first_offset}, batches {last}, coordinator "
             f"{entry.coordinator_epoch} of producer {number}: {producer}",
