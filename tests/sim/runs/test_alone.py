@@ -14,7 +14,7 @@ from odradek.metadata_quorum.second_voices import SecondVoices
 from odradek.wire.errors import ErrorCode
 from sim import __main__ as command
 from sim.alone import raft_alone, replication_alone, silence_alone
-from sim.alone.consumers import consumers_alone
+from sim.alone.consumers import commits_alone, consumers_alone
 from sim.alone.groups import groups_alone
 from sim.alone.groups.group_checks import GroupPromises
 from sim.alone.logs import logs_alone
@@ -55,6 +55,7 @@ CONSUMERS_SEEDS = (*range(40), 148, 41600574)
 
 In the last seed, a group changes its protocol twice while a member is silent.
 """
+COMMITS_SEEDS = range(100)
 HALF_DECISION_SEED = 24000947
 """With the knobs of this seed, a decision is written in batches of one record, and a replica lacks the last one."""
 TRANSACTIONS_SEEDS = (*range(30), 133, 6592952)
@@ -266,6 +267,46 @@ def test_consumer_groups_hand_partitions_over_one_by_one() -> None:
     assert consumers_alone.run(3) == found[3]
 
 
+def test_a_members_commits_stay_in_order_and_in_its_membership() -> None:
+    """A committed offset never goes back, and belongs to the ownership for which it was requested. Each commit ends."""
+    found = [commits_alone.run(seed) for seed in COMMITS_SEEDS]
+    assert sum(each["accepted"] for each in found) > 4 * len(COMMITS_SEEDS)
+    assert sum(each["refused"] for each in found) > len(COMMITS_SEEDS)
+    assert sum(each["succeeded"] for each in found) > 3 * len(COMMITS_SEEDS)
+    assert sum(each["thrown out"] for each in found) > len(COMMITS_SEEDS) // 2
+    assert sum(each["rebalances"] for each in found) > len(COMMITS_SEEDS)
+    assert commits_alone.run(3) == found[3]
+
+
+COMMITS = "odradek.client.consumer.commits:Commits."
+
+
+@pytest.mark.parametrize(
+    ("function", "old", "new", "complaint"),
+    [
+        (COMMITS + "_send", "self._queue[0] is not batch", "False", "the committed offset goes back"),
+        (
+            COMMITS + "_are_held",
+            "partitions.get(key) is batch.held[key]",
+            "True",
+            "was requested in ownership",
+        ),
+        (COMMITS + "_send_once", "return error.errors", "return {}", "has succeeded, but only"),
+        (COMMITS + "_wait_for_assignment", "self._core.now >= batch.deadline", "False", "has not ended"),
+    ],
+    ids=["overtaking", "deposed members", "refused offsets", "a commit without end"],
+)
+def test_schedules_of_commits_see_broken_laws(function: str, old: str, new: str, complaint: str) -> None:
+    """With a planted bug in the client's commits, a schedule fails."""
+
+    def search() -> None:
+        for seed in range(300):
+            commits_alone.run(seed)
+
+    with patched(function, old, new), pytest.raises(SafetyViolation, match=complaint):
+        search()
+
+
 def test_transactions_are_there_whole_or_not_at_all() -> None:
     """A transaction ends as its producer was answered, despite deaths, late markers and late requests. None stays open
     (KIP-98)."""
@@ -358,7 +399,7 @@ def test_a_hole_in_the_log_of_an_open_quorum_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["raft", "quorum", "moved", "replication", "groups", "consumers", "transactions"]
+    "part", ["raft", "quorum", "moved", "replication", "groups", "consumers", "commits", "transactions"]
 )
 def test_the_command_runs_them(part: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`python -m sim --alone PART --seed N` runs a schedule, with the same exit statuses as for clusters."""
