@@ -323,7 +323,7 @@ class Fetching:
                     self._take_partition(node, state, answer)
 
     def _is_outdated(self, state: PartitionState, epoch: int) -> bool:
-        """True if the position was validated with a later leader than the one that was asked, in leader epoch `epoch`.
+        """True if the position was validated with a later leader than that of the fetch, whose leader epoch is `epoch`.
 
         The later leader's log may lack records of the earlier leader. No further validation would notice it (KIP-320).
         """

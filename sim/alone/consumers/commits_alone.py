@@ -15,9 +15,9 @@ from random import Random
 import attrs
 
 from sim.alone.consumers.commits_client import PROTOCOLS, LoneMember, settings_of
-from sim.alone.consumers.commits_core import LooseCore
 from sim.alone.consumers.commits_group import PlainGroup
 from sim.alone.consumers.commits_protocols import ClassicGroup, NewGroup
+from sim.alone.consumers.loose_core import LooseCore
 from sim.machine.world import Liveness
 
 __all__ = ["CommitsPlan", "run"]
@@ -137,9 +137,9 @@ class _Run:
 
     def _break(self) -> None:
         """Break a connection with requests under way."""
-        lanes = sorted({each.call.lane for each in self._core.sent})
-        if lanes:
-            self._core.break_lane(self.random.choice(lanes))
+        found = self._core.connections()
+        if found:
+            self._core.break_connection(self.random.choice(found))
 
     # -- the end of a schedule ------------------------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ from odradek.client.core.operation import Task
 from odradek.client.errors import ClientError
 from odradek.wire.errors import KafkaError
 from odradek.wire.topic_partition import TopicPartition
-from sim.alone.consumers.commits_core import LooseCore, Sent
 from sim.alone.consumers.commits_group import TOPIC, PlainGroup, metadata
+from sim.alone.consumers.loose_core import LooseCore, Sent
 from sim.history import SafetyViolation
 
 __all__ = ["PROTOCOLS", "LoneMember", "settings_of"]

@@ -40,7 +40,7 @@ from odradek.wire.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from odradek.wire.topic_partition import TopicPartition
-from sim.alone.consumers.commits_core import Sent
+from sim.alone.consumers.loose_core import Sent
 from sim.history import SafetyViolation
 
 __all__ = ["KEYS", "TOPIC", "TOPIC_ID", "PlainGroup", "metadata"]

@@ -25,8 +25,8 @@ from odradek.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from odradek.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from odradek.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from odradek.wire.topic_partition import TopicPartition
-from sim.alone.consumers.commits_core import Sent
 from sim.alone.consumers.commits_group import KEYS, TOPIC, TOPIC_ID, PlainGroup
+from sim.alone.consumers.loose_core import Sent
 
 __all__ = ["ClassicGroup", "NewGroup"]
 

@@ -38,6 +38,11 @@ class Sent:
     ownerships: dict[TopicPartition, int] | None = None
     """The number of the present ownership of each assigned partition; None if the answer has no assignment."""
 
+    @property
+    def connection(self) -> tuple[int, int]:
+        """The connection of the request: the broker's id (0 for any broker) and the lane."""
+        return self.call.node or 0, self.call.lane
+
 
 class LooseCore(ClientCore):
     """The client's core, whose requests wait in a list until the schedule moves them."""
@@ -51,18 +56,18 @@ class LooseCore(ClientCore):
         self.sent.append(Sent(call, self.answers_seen))
 
     def next_arrivals(self) -> list[Sent]:
-        """Return the request of each lane that arrives next."""
-        found: dict[int, Sent] = {}
+        """Return the request of each connection that arrives next."""
+        found: dict[tuple[int, int], Sent] = {}
         for each in self.sent:
             if not each.has_arrived:
-                found.setdefault(each.call.lane, each)
+                found.setdefault(each.connection, each)
         return list(found.values())
 
     def next_answers(self) -> list[Sent]:
-        """Return the request of each lane whose answer comes next, if the broker has answered it."""
-        found: dict[int, Sent] = {}
+        """Return the request of each connection whose answer comes next, if the broker has answered it."""
+        found: dict[tuple[int, int], Sent] = {}
         for each in self.sent:
-            found.setdefault(each.call.lane, each)
+            found.setdefault(each.connection, each)
         return [each for each in found.values() if each.answer is not None]
 
     def deliver(self, sent: Sent) -> None:
@@ -73,14 +78,18 @@ class LooseCore(ClientCore):
         sent.call.succeed(sent.answer)
         self.tick(self.now)
 
-    def break_lane(self, lane: int) -> None:
-        """Break the connection of a lane. Its requests get no answer."""
-        self._lose(lane)
+    def connections(self) -> list[tuple[int, int]]:
+        """List the connections that have requests under way."""
+        return sorted({each.connection for each in self.sent})
+
+    def break_connection(self, connection: tuple[int, int]) -> None:
+        """Break a connection. Its requests get no answer."""
+        self._lose(connection)
         self.tick(self.now)
 
-    def _lose(self, lane: int) -> None:
-        broken = [each for each in self.sent if each.call.lane == lane]
-        self.sent = [each for each in self.sent if each.call.lane != lane]
+    def _lose(self, connection: tuple[int, int]) -> None:
+        broken = [each for each in self.sent if each.connection == connection]
+        self.sent = [each for each in self.sent if each.connection != connection]
         for each in broken:
             each.call.fail(ConnectionBroken("the connection broke"))
 
@@ -93,7 +102,7 @@ class LooseCore(ClientCore):
             for each in overdue:
                 each.call.fail(RequestTimedOut("no answer in time"))
             for each in overdue:
-                self._lose(each.call.lane)
+                self._lose(each.connection)
             super().tick(now)
             # An operation may have sent a request whose deadline has passed already.
             if all(each.call.deadline > now for each in self.sent):
