@@ -10,7 +10,7 @@ from random import Random
 import attrs
 
 from sim.alone import raft_alone, replication_alone, silence_alone
-from sim.alone.consumers import consumers_alone
+from sim.alone.consumers import commits_alone, consumers_alone, positions_alone
 from sim.alone.groups import groups_alone
 from sim.alone.logs import logs_alone
 from sim.alone.quorum import moved_voters, quorum_alone
@@ -34,6 +34,8 @@ PARTS: Mapping[str, Callable[[int], object]] = {
     "replication": replication_alone.run,
     "groups": groups_alone.run,
     "consumers": consumers_alone.run,
+    "commits": commits_alone.run,
+    "positions": positions_alone.run,
     "transactions": transactions_alone.run,
     "silence": silence_alone.run,
     "recovery": _recover,
@@ -47,6 +49,8 @@ SCHEDULES: Mapping[str, int] = {
     "replication": 32,
     "groups": 24,
     "consumers": 16,
+    "commits": 16,
+    "positions": 16,
     "transactions": 16,
     "silence": 2,
     "recovery": 1,

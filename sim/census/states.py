@@ -391,6 +391,7 @@ STATES: Mapping[str, str] = {
     "client.commit_waits_for_join": "A commit is refused because its member is joining again.",
     "client.committed_position_came_too_late": "A committed offset arrives when the consumer no longer needs it.",
     "client.no_record_that_young": "A consumer begins at a time after the newest record.",
+    "client.fetch_from_earlier_leader_dropped": "A fetch was answered after the position was validated with a later leader.",
     "client.fetched_beyond_truncation_dropped": "The log was truncated behind a consumer's position, and it has fetched more.",
     "client.position_error_raised_again": "A consumer polls again after an error about its position.",
     "client.position_of_former_partition_dropped": "The search for a position fails, and the partition is no longer assigned.",

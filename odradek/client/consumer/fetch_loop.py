@@ -74,7 +74,8 @@ _PASSING = frozenset(
 )
 """Errors after which the consumer fetches again later, with fresh metadata, as Kafka's consumer does."""
 
-_Asked = dict[TopicPartition, tuple[PartitionState, int, int]]
+_Asked = dict[TopicPartition, tuple[PartitionState, int, int, int]]
+"""The partitions of a request: the state, its serial, the offset to fetch, and the leader epoch that the request names."""
 
 
 def needs_validation(core: ClientCore, state: PartitionState) -> bool:
@@ -188,7 +189,7 @@ class Fetching:
             return False
         until, asked = self._idle[node]
         return until > self._core.now and all(
-            state.key in asked and asked[state.key] == (state, state.serial, state.fetch_offset)
+            state.key in asked and asked[state.key][:3] == (state, state.serial, state.fetch_offset)
             for state in states
         )
 
@@ -234,7 +235,7 @@ class Fetching:
             with_ids = with_ids and topic.topic_id != NO_TOPIC_ID
             epoch = topic.partitions[state.key.partition].leader_epoch
             wanted[state.key] = Wanted(topic.topic_id, offset, epoch, -1, settings.max_partition_fetch_bytes)
-            asked[state.key] = (state, state.serial, offset)
+            asked[state.key] = (state, state.serial, offset, epoch)
         request = session.request(wanted, with_ids=with_ids)
         if len(session.partitions) < len(wanted) or session.is_part:
             reached("client.fetch_of_earlier_position_not_counted")
@@ -289,7 +290,7 @@ class Fetching:
             failures = self._node_failures.get(node, 0)
             self._node_failures[node] = failures + 1
             self._node_retry_at[node] = self._core.now + self._core.backoff(failures)
-            for state, _, _ in asked.values():
+            for state, *_ in asked.values():
                 if state.preferred_replica == node:
                     state.preferred_replica = None
             self._ask_metadata()
@@ -308,7 +309,10 @@ class Fetching:
                 key = TopicPartition(name or "", answer.partition_index)
                 if key not in asked:
                     continue
-                state, serial, offset = asked[key]
+                state, serial, offset, epoch = asked[key]
+                if self._is_outdated(state, epoch):
+                    reached("client.fetch_from_earlier_leader_dropped")
+                    continue
                 if (
                     self._subscription.partitions.get(key) is state
                     and state.serial == serial
@@ -317,6 +321,16 @@ class Fetching:
                     if not answer.error_code and topic.topic_id != NO_TOPIC_ID:
                         state.topic_id = bytes(topic.topic_id)
                     self._take_partition(node, state, answer)
+
+    def _is_outdated(self, state: PartitionState, epoch: int) -> bool:
+        """True if the position was validated with a later leader than that of the fetch, whose leader epoch is `epoch`.
+
+        The later leader's log may lack records of the earlier leader. No further validation would notice it (KIP-320).
+        """
+        topic = self._core.cluster.topics.get(state.key.topic)
+        partition = topic.partitions.get(state.key.partition) if topic is not None else None
+        # A topic that was created again begins with the first epoch.
+        return partition is not None and epoch < min(state.validated_epoch, partition.leader_epoch)
 
     def _take_partition(self, node: int, state: PartitionState, answer: Any) -> None:
         code = error_code(answer.error_code)

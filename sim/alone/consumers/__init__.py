@@ -1,1 +1,1 @@
-"""Simulation of one consumer group with members of the consumer and of the classic protocol, without whole nodes."""
+"""Simulations of one consumer group with members of both protocols, and of the commits and positions of one client, without whole nodes."""

@@ -113,6 +113,30 @@ def test_what_was_only_fetched_of_a_truncated_log_is_fetched_again() -> None:
     assert [(record.offset, record.leader_epoch) for record in records] == [(3, 1), (4, 1), (5, 1)]
 
 
+def test_records_of_a_deposed_leader_that_come_after_the_check_are_dropped() -> None:
+    """An earlier leader's answer comes after the position was checked with the new leader.
+
+    Its records are fetched again from the new leader, whose log lacks some of them (KIP-320).
+    """
+    found = reading(9, metadata_max_age_ms=1000, auto_offset_reset="none")
+    found.machine.seek(T0, 0, -1)
+    assert found.values() == numbers(0, 8)
+    fill(found.broker, 1)
+    fill(found.broker, 2)
+    found.broker.delays[ApiKey.FETCH] = 3.0
+    found.sleep(0.6)
+    del found.broker.delays[ApiKey.FETCH]
+    partition = found.broker.topics["t"].partitions[0]
+    del partition.batches[-1]
+    partition.end_offset = 10
+    fill(found.broker, 4, epoch=1)
+    found.broker.leader_epoch = 1
+    found.broker.epoch_ends = {0: 10, 1: 14}
+    found.sleep(2)
+    read = [(record.offset, record.leader_epoch) for _ in range(3) for record in found.poll(2)]
+    assert read == [(9, 0), (10, 1), (11, 1), (12, 1), (13, 1)]
+
+
 # Fetching
 
 

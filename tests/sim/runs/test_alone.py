@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import cast
 
@@ -14,7 +15,7 @@ from odradek.metadata_quorum.second_voices import SecondVoices
 from odradek.wire.errors import ErrorCode
 from sim import __main__ as command
 from sim.alone import raft_alone, replication_alone, silence_alone
-from sim.alone.consumers import consumers_alone
+from sim.alone.consumers import commits_alone, consumers_alone, positions_alone
 from sim.alone.groups import groups_alone
 from sim.alone.groups.group_checks import GroupPromises
 from sim.alone.logs import logs_alone
@@ -55,6 +56,9 @@ CONSUMERS_SEEDS = (*range(40), 148, 41600574)
 
 In the last seed, a group changes its protocol twice while a member is silent.
 """
+COMMITS_SEEDS = range(100)
+POSITIONS_SEEDS = (*range(100), 503, 1275)
+"""In the last two seeds, a deposed leader answers a fetch after the position was validated with its successor."""
 HALF_DECISION_SEED = 24000947
 """With the knobs of this seed, a decision is written in batches of one record, and a replica lacks the last one."""
 TRANSACTIONS_SEEDS = (*range(30), 133, 6592952)
@@ -266,6 +270,86 @@ def test_consumer_groups_hand_partitions_over_one_by_one() -> None:
     assert consumers_alone.run(3) == found[3]
 
 
+def test_a_members_commits_stay_in_order_and_in_its_membership() -> None:
+    """A committed offset never goes back, and belongs to the ownership for which it was requested. Each commit ends."""
+    found = [commits_alone.run(seed) for seed in COMMITS_SEEDS]
+    assert sum(each["accepted"] for each in found) > 4 * len(COMMITS_SEEDS)
+    assert sum(each["refused"] for each in found) > len(COMMITS_SEEDS)
+    assert sum(each["succeeded"] for each in found) > 3 * len(COMMITS_SEEDS)
+    assert sum(each["thrown out"] for each in found) > len(COMMITS_SEEDS) // 2
+    assert sum(each["rebalances"] for each in found) > len(COMMITS_SEEDS)
+    assert commits_alone.run(3) == found[3]
+
+
+COMMITS = "odradek.client.consumer.commits:Commits."
+
+
+@pytest.mark.parametrize(
+    ("function", "old", "new", "complaint"),
+    [
+        (COMMITS + "_send", "self._queue[0] is not batch", "False", "the committed offset goes back"),
+        (
+            COMMITS + "_are_held",
+            "partitions.get(key) is batch.held[key]",
+            "True",
+            "was requested in ownership",
+        ),
+        (COMMITS + "_send_once", "return error.errors", "return {}", "has succeeded, but only"),
+        (COMMITS + "_wait_for_assignment", "self._core.now >= batch.deadline", "False", "has not ended"),
+    ],
+    ids=["overtaking", "deposed members", "refused offsets", "a commit without end"],
+)
+def test_schedules_of_commits_see_broken_laws(function: str, old: str, new: str, complaint: str) -> None:
+    """With a planted bug in the client's commits, a schedule fails."""
+
+    def search() -> None:
+        for seed in range(300):
+            commits_alone.run(seed)
+
+    with patched(function, old, new), pytest.raises(SafetyViolation, match=complaint):
+        search()
+
+
+def test_a_consumer_notices_that_a_log_was_cut() -> None:
+    """A consumer notices each cut below its position, before it returns more records (KIP-320)."""
+    found = [positions_alone.run(seed) for seed in POSITIONS_SEEDS]
+    assert sum(each["records"] for each in found) > 10 * len(POSITIONS_SEEDS)
+    assert sum(each["notices"] for each in found) > len(POSITIONS_SEEDS) // 3
+    assert sum(each["cuts"] for each in found) > 2 * len(POSITIONS_SEEDS)
+    assert positions_alone.run(3) == found[3]
+
+
+@pytest.mark.parametrize(
+    ("function", "old", "new", "seeds"),
+    [
+        (
+            "odradek.client.consumer.positions:Positions._validated",
+            "if end_offset >= state.fetch_offset and end_epoch >= 0:",
+            "if end_epoch >= 0:",
+            range(50),
+        ),
+        (
+            "odradek.client.consumer.fetch_loop:Fetching._is_outdated",
+            "epoch < min(state.validated_epoch, partition.leader_epoch)",
+            "False",
+            (503,),
+        ),
+    ],
+    ids=["truncations", "late answers"],
+)
+def test_schedules_of_positions_see_cuts_that_are_not_noticed(
+    function: str, old: str, new: str, seeds: Iterable[int]
+) -> None:
+    """With a planted bug, a consumer goes on behind a cut, and a schedule notices."""
+
+    def search() -> None:
+        for seed in seeds:
+            positions_alone.run(seed)
+
+    with patched(function, old, new), pytest.raises(SafetyViolation, match="that was cut"):
+        search()
+
+
 def test_transactions_are_there_whole_or_not_at_all() -> None:
     """A transaction ends as its producer was answered, despite deaths, late markers and late requests. None stays open
     (KIP-98)."""
@@ -358,7 +442,8 @@ def test_a_hole_in_the_log_of_an_open_quorum_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["raft", "quorum", "moved", "replication", "groups", "consumers", "transactions"]
+    "part",
+    ["raft", "quorum", "moved", "replication", "groups", "consumers", "commits", "positions", "transactions"],
 )
 def test_the_command_runs_them(part: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`python -m sim --alone PART --seed N` runs a schedule, with the same exit statuses as for clusters."""
