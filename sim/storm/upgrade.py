@@ -6,8 +6,8 @@ with the new release one by one, while all other trouble continues. An operator 
 level. The request must be refused while any node has the previous release, since a node stops if a level unknown to
 it is finalized. The request must be accepted once all nodes have the new release.
 
-Both rules hold only once all controllers have registered. As in Kafka, an unregistered controller is left out of that
-decision, and is refused when it tries to register.
+Both rules hold only once all controllers have registered. As in Kafka, an unregistered node is left out of that
+decision, and is refused when it tries to register. An operator may have unregistered a broker.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from odradek.metadata_quorum.features import (
     THIS_RELEASE,
     TRANSACTION_VERSION,
 )
+from odradek.metadata_quorum.image.metadata_image import MetadataImage
 from odradek.wire.errors import ErrorCode, KafkaError
 from sim.history import SafetyViolation
 from sim.machine.cluster_members import Cluster
@@ -58,16 +59,25 @@ async def rolling_upgrade(storm: Storm, random: Random) -> None:
 
 
 def _behind(cluster: Cluster) -> list[str]:
-    return [member.name for member in cluster.members if member.speaks is not THIS_RELEASE]
+    """List the registered nodes that have the previous release."""
+    newest = max(_images(cluster), key=lambda image: image.offset, default=None)
+    if newest is None:
+        return []
+    registered = {*newest.brokers, *newest.controllers}
+    behind = [member for member in cluster.members if member.speaks is not THIS_RELEASE]
+    return [member.name for member in behind if member.config.node_id in registered]
 
 
-def _knows_all_controllers(cluster: Cluster) -> bool:
-    images = [
+def _images(cluster: Cluster) -> list[MetadataImage]:
+    return [
         member.node.metadata.committed_image
         for member in cluster.members
         if member.is_up() and member.node is not None and member.node.metadata is not None
     ]
-    return any(len(image.controllers) == len(cluster.controllers) for image in images)
+
+
+def _knows_all_controllers(cluster: Cluster) -> bool:
+    return any(len(image.controllers) == len(cluster.controllers) for image in _images(cluster))
 
 
 async def _raise_level(cluster: Cluster) -> str:
