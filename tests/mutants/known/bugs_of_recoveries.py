@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_AIMED = "only the scenario of a recovery comes here; a campaign's clusters keep a majority of their voters"
+_AIMED = "a campaign recovers a lost quorum for one seed in eight, and few of these recoveries show it"
 _SEEDS = 8
 
 MUTANTS_OF_RECOVERIES: tuple[Mutant, ...] = (
