@@ -237,7 +237,7 @@ def _write_again(directory: Dir, name: str, data: bytes) -> bool:
     """Replace a snapshot in one step. Retention may have removed the batches below it, so it must not be lost in a
     crash.
     """
-    if directory.read_bytes(name) == data:
+    if directory.file_size(name) == len(data) and directory.read_bytes(name, len(data)) == data:
         sync_file(directory, name)
         return True
     reached("log.snapshot_replaced")
