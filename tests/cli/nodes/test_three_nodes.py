@@ -189,19 +189,16 @@ def test_disks_are_balanced_over_hosts(nodes: Nodes) -> None:
     plan = nodes.run("disk", "balance", "--over-hosts", "--dry-run", "--json").json()["moves"]
     assert {move["from"]["broker"] for move in plan} == {1}
     assert "copy between brokers" in nodes.run("disk", "balance", "--over-hosts", "--dry-run").out
-    assert nodes.run("disk", "balance", "--over-hosts").out.count("copy between brokers") == 1
-    moved = [move for move in plan if move["topic"] == "heavy"]
-    assert moved
-    assert all(move["to"]["broker"] in (2, 3) for move in moved)
-
-    def are_spread() -> bool:
-        """Count the replicas that have left. Which of the equal hosts gets one depends on room that other programs use."""
-        places = [replicas for replicas in replicas_of(client, "heavy").values() if replicas != (1,)]
-        return len(places) == len(moved) and set(places) <= {(2,), (3,)}
-
+    listed = nodes.run("disk", "balance", "--over-hosts").out
+    assert listed.count("copy between brokers") == 1
+    # Of two equal hosts the run may choose the other one: room on the shared file system changes meanwhile.
+    moved = {int(partition): int(to) for partition, to in re.findall(r"(?m)^heavy-(\d) .* (\d):\S+$", listed)}
+    assert moved.keys() == {move["partition"] for move in plan if move["topic"] == "heavy"} != set()
+    assert 1 not in moved.values()
+    expected = {partition: (moved.get(partition, 1),) for partition in range(3)}
     with Client(nodes.bootstrap) as client:
         # The broker that answers may learn of the last move a moment later than the controller.
-        nodes.until("the replicas at their places", are_spread)
+        nodes.until("the replicas at their places", lambda: replicas_of(client, "heavy") == expected)
     assert len(nodes.run("consume", "heavy").out.split()) == 7_500
     assert "equal shares" in nodes.run("disk", "balance", "--over-hosts").out
 
