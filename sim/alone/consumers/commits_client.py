@@ -220,7 +220,7 @@ class LoneMember:
 
     @property
     def waits(self) -> int:
-        """The number of commits that the application waits for."""
+        """Count the commits that the application waits for."""
         return len(self._waits)
 
     @property

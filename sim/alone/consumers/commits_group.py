@@ -16,6 +16,7 @@ The other members follow the rules. They get a partition only after this client 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
@@ -69,7 +70,7 @@ def metadata() -> MetadataResponse:
     )
 
 
-class PlainGroup:
+class PlainGroup(ABC):
     """The part of the model that both group protocols share."""
 
     def __init__(self, random: Random, trouble_chance: float) -> None:
@@ -134,9 +135,9 @@ class PlainGroup:
             topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, answers))
         sent.answer = OffsetCommitResponse(topics=topics)
 
+    @abstractmethod
     def _verdict(self, member_id: str, generation: int) -> ErrorCode:
         """Return the error for a commit in the name of this member; NONE if the commit is accepted."""
-        raise NotImplementedError
 
     # -- laws -----------------------------------------------------------------------------------------------------
 
@@ -188,14 +189,14 @@ class PlainGroup:
             self.member = ""
             self.release(self.ours)
 
+    @abstractmethod
     def rebalance(self) -> None:
         """Begin a rebalance, because another member has come or gone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self) -> None:
         """Take the next step of a rebalance that does not need the client."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_settled(self) -> bool:
         """True if no rebalance is under way, and the client is a member."""
-        raise NotImplementedError

@@ -40,7 +40,7 @@ class Sent:
 
     @property
     def connection(self) -> tuple[int, int]:
-        """The connection of the request: the broker's id (0 for any broker) and the lane."""
+        """Return the connection of the request: the broker's id (0 for any broker) and the lane."""
         return self.call.node or 0, self.call.lane
 
 

@@ -113,7 +113,7 @@ class PlainPartition:
 
     @property
     def leader(self) -> Replica:
-        """The leader of the latest epoch."""
+        """Return the leader of the latest epoch."""
         return max((each for each in self.replicas.values() if each.is_leader), key=lambda each: each.epoch)
 
     def elect(self) -> None:

@@ -56,7 +56,7 @@ class Report:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The order of reports: the higher one wins."""
+        """Return what orders reports: the higher one wins."""
         return self.last_epoch, self.end_offset
 
 
